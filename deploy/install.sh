@@ -214,7 +214,7 @@ for each in "$home/versions/"*; do
 done
 
 say "done; what is left to you:"
-if [ "$fleet" = yes ] && [ "$fresh" = no ] && ! grep -q '/var/lib/edgepeer-fleet/broker' "$settings/edgepeer.toml"; then
+if [ "$fleet" = yes ] && [ "$fresh" = no ] && ! grep -qs '/var/lib/edgepeer-fleet/broker' "$settings/edgepeer.toml"; then
     say "  0. $settings/edgepeer.toml was there before, and is yours: under [broker], put"
     say "         listen = \"0.0.0.0:8883\""
     say "         fleet = \"/var/lib/edgepeer-fleet/broker\""

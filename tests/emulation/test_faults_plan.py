@@ -63,6 +63,16 @@ def test_refusals(given: Given, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("given", "refused"), [("0@20..40", True), ("root@20..40", True), ("1@20..40", False)])
+def test_of_two_the_head_must_be_there(given: str, refused: bool) -> None:
+    assert len(make_plan({"isolate": [given]}, peers=2, rounds=100)) == 1
+    if refused:
+        with pytest.raises(ConfigError, match="1 of 2 peers are frozen, cut off or killed then, and the others are"):
+            make_plan({"pause": [given]}, peers=2, rounds=100)
+    else:
+        assert len(make_plan({"pause": [given]}, peers=2, rounds=100)) == 1
+
+
 def test_soft_errors_are_of_nodes_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"flip = 3@50: only split jobs have soft errors: add --split, such as "):
         make_plan({"flip": ["3@50"]}, peers=7, rounds=100)

@@ -123,20 +123,19 @@ def _check(faults: Sequence[PlannedFault], *, peers: int, rounds: int, own_broke
 
 def _check_places(faults: Sequence[PlannedFault]) -> None:
     """Who is where in the tree is told by the broker."""
-    for down in faults:
-        for changed in faults if isinstance(down, BrokerDown) else ():
-            for fault in faults:
-                units = {down.span.unit, changed.span.unit, fault.span.unit}
-                by_place = any(who.by in ("position", "last") for who in fault.concerns)
-                meanwhile = down.span.start <= changed.span.start < fault.span.start and not _over(
-                    down.span, fault.span.start
+    for down in (fault for fault in faults if isinstance(fault, BrokerDown)):
+        those = [f for f in faults if f.span.unit == down.span.unit and f.span.start >= down.span.start]
+        changes = (fault for fault in those if isinstance(fault, _CHANGE_THE_TREE))
+        if (first := min(changes, key=lambda fault: fault.span.start, default=None)) is None:
+            continue
+        for fault in those:
+            by_place = any(who.by in ("position", "last") for who in fault.concerns)
+            if by_place and fault.span.start > first.span.start and not _over(down.span, fault.span.start):
+                raise _refusal(
+                    fault,
+                    f"after {first.kind} {write(first)} nobody can tell who that is while the broker is down: "
+                    "give a number",
                 )
-                if len(units) == 1 and by_place and meanwhile and isinstance(changed, _CHANGE_THE_TREE):
-                    raise _refusal(
-                        fault,
-                        f"after {changed.kind} {write(changed)} nobody can tell who that is while the broker is down: "
-                        "give a number",
-                    )
 
 
 def _check_sides(fault: Partition, peers: int) -> None:
@@ -164,16 +163,17 @@ def _check_reached(faults: Sequence[PlannedFault], peers: int) -> None:
         out = [fault for fault in now if isinstance(fault, Pause | Isolate)]
         later = next((fault for fault in faults if fault.span.start > start), None)
         for fault in now:
-            if isinstance(fault, Partition) and 2 * _largest(fault, peers) < there and _is_to_end(fault, later):
-                raise _stands(later or fault, start, f"no side of {write(fault)} has half of the {there} peers")
+            never = fault if fault.span.end is not None else later
+            if isinstance(fault, Partition) and 2 * _largest(fault, peers) < there and never is not None:
+                raise _stands(never, start, f"no side of {write(fault)} has half of the {there} peers")
         lost = len(killed) + len(out)
-        head = any(_is_head(fault) for fault in [*killed, *(f for f in out if isinstance(f, Pause) or there > 2)])
-        ends = next((fault for fault in out if fault.span.end is not None), None)
-        if (2 * lost > there or (2 * lost == there and head)) and (ends or later):
-            how = "are killed" if not out else "are frozen, cut off or killed"
-            raise _stands(
-                ends or later, start, f"{lost} of {there} peers {how} then, and the others are too few to go on"
-            )
+        # Who is cut off with half of two goes on; and the first to join is the head until something happens to it.
+        heads = {Who("position", 0), *([Who("number", 0)] if there == peers else [])}
+        head = any(fault.peer in heads for fault in [*killed, *(f for f in out if isinstance(f, Pause) or there > 2)])
+        never = next((fault for fault in out if fault.span.end is not None), later)
+        if (2 * lost > there or (2 * lost == there and head)) and never is not None:
+            how = "frozen, cut off or killed" if out else "killed"
+            raise _stands(never, start, f"{lost} of {there} peers are {how} then, and the others are too few to go on")
         away += [fault.span.end for fault in out]
         alive += sum(isinstance(fault, Restart) for fault in now) - len(killed)
 
@@ -184,16 +184,7 @@ def _largest(fault: Partition, peers: int) -> int:
     return max(*named, peers - sum(named) if () in fault.sides else 0)
 
 
-def _is_to_end(fault: PlannedFault, later: PlannedFault | None) -> bool:
-    return fault.span.end is not None or later is not None
-
-
-def _is_head(fault: PlannedFault) -> bool:
-    return any(who == Who("position", 0) for who in fault.concerns)
-
-
-def _stands(fault: PlannedFault | None, start: float, why: str) -> ConfigError:
-    assert fault is not None
+def _stands(fault: PlannedFault, start: float, why: str) -> ConfigError:
     return _refusal(fault, f"rounds end at {start:g}: {why}; give all times in seconds, such as 20s")
 
 
