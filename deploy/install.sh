@@ -68,8 +68,8 @@ units=$root/etc/systemd/system
 commands=$root/usr/local/bin
 python=${PYTHON:-python3}
 # What is installed already, as its last word says.
-extras=$(sed 's/.* //' "$home/current/what" 2>/dev/null || true)
-had() { case ,$extras, in *,$1,*) true ;; *) false ;; esac }
+installed=$(sed 's/.* //' "$home/current/what" 2>/dev/null || true)
+had() { case ,$installed, in *,$1,*) true ;; *) false ;; esac }
 [ -n "$trainer" ] || if had tensorflow; then trainer=tensorflow; else trainer=numpy; fi
 ! had digits || digits=yes
 ! had broker || broker=yes

@@ -31,11 +31,11 @@ from edgepeer.protocol.links import Links
 from edgepeer.protocol.place import UNKNOWN
 from edgepeer.wire.frames import State, StateRequest, Sync
 
-__all__ = ["Neighbours"]
+__all__ = ["PACKING_S", "Neighbours"]
 
 _RECEIVING_S: Final = 20.0
 """How long a piece of a result may take, and still come ..."""
-_PACKING_S: Final = 20.0
+PACKING_S: Final = 20.0
 """... and how long an owner may pack a state, which it may have lost since it was asked: with the time that it takes
 then until the run is over, nobody waits for longer than half a minute in vain."""
 
@@ -199,7 +199,7 @@ class Neighbours:
         """Whether the end of the round, or a state, is on its way here from who has it, or a state from here, be it
         that the owner packs it."""
         now = self._place.now
-        packs = bool(self._providing) and now - self._packs_since < _PACKING_S
+        packs = bool(self._providing) and now - self._packs_since < PACKING_S
         return packs or self._catchup.is_given(now) or self._catchup.is_coming(now) or self._is_receiving(now)
 
     def _is_receiving(self, now: float) -> bool:

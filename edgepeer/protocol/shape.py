@@ -47,6 +47,7 @@ CORES: Final = 2
 QUEUE: Final = 1.5
 """Measured: at an inner peer a segment often finds one of another neighbour before it."""
 ALONE: Final = 0.7
+"""The part of the ways that counts however many lanes there are."""
 RELAY_BYTES_PER_S: Final = 1e6
 RELAY_TRIP_S: Final = 0.1
 """What a way around costs where neither end can be dialled: more than it takes, as others need the broker, too."""

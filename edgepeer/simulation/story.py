@@ -30,6 +30,7 @@ import numpy as np
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.neighbours import PACKING_S
 from edgepeer.protocol.node import Node
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
@@ -56,8 +57,6 @@ _WAITED_FOR: Final = ("slow", "busy", "quit")
 """All wait for those to whom this happens, and they are there."""
 STORM: Final = 4000
 """No peer does so much in a second."""
-_PACKED_S: Final = 20.0
-"""So long a state that was asked for counts as being packed (protocol/neighbours.py), though its owner may lose it."""
 _PIECES: Final = 3
 """Of what comes over lines of their own more happens: each piece is put on one, and comes off it, and on the next."""
 
@@ -241,7 +240,7 @@ class Story:
     def pause_s(self) -> float:
         """How long there may be no round while the same members of the view reach each other, and are a quorum of it:
         until they have another view, and a round in it; and what an owner has lost that was asked for is given up."""
-        lost = _PACKED_S if any(fault.kind == "lose" for fault in self.schedule.faults) else 0.0
+        lost = PACKING_S if any(fault.kind == "lose" for fault in self.schedule.faults) else 0.0
         return _succession_s(self.schedule, self.limits) + self.calm_s + lost
 
     def _in_shadow(self, now: float, kinds: Collection[str] = KINDS) -> bool:

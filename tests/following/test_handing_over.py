@@ -11,7 +11,7 @@ from edgepeer.wire.frames import Hello
 
 
 async def test_who_does_not_even_say_who_it_is_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that stands still, for which its kernel takes connections, and a peer that only takes its time."""
+    """A peer that stands still: its kernel takes connections all the same."""
     monkeypatch.setattr(parts, "_HELLO_S", 0.3)
     hello = Hello(fabric="lab", peer="saver-1", incarnation=1)
     with socket.create_server(("127.0.0.1", 0)) as frozen:

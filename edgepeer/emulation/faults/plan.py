@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Final
 
 from edgepeer.emulation.faults.kinds import (
     BROKER,
@@ -29,7 +30,7 @@ from edgepeer.settings import EmulateSettings
 
 __all__ = ["make_plan", "plan_of", "possible"]
 
-_CHANGE_THE_TREE = (Isolate, Kill, Partition, Pause, Restart)
+_CHANGE_THE_TREE: Final = (Isolate, Kill, Partition, Pause, Restart)
 
 
 def plan_of(settings: EmulateSettings) -> tuple[PlannedFault, ...]:

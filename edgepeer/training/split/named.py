@@ -77,8 +77,8 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
         )
     if kind == "codenet" and (lines := max(m, n) + 2 * numbers["t"]) > _MOST_LINES:
         raise ConfigError(
-            f"split = {text!r}: has {lines} lines of nodes, and {_MOST_LINES} are the most; take fewer blocks in a "
-            "line, or a smaller t"
+            f"split = {text!r}: has {lines} lines of nodes, and {_MOST_LINES} are the most; "
+            f"take fewer blocks{_or(kind)}"
         )
     match kind:
         case "codenet":
