@@ -229,7 +229,7 @@ class Course:
             run, number, of = self._own_state
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
-            place.restored, place.missing = of if mine else None, False
+            place.restored, place.missing = self._restored(of) if mine else None, False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -358,7 +358,13 @@ class Course:
         self.place.loading = self.place.missing = False
         if committed > self.committed:
             self._skip(committed)
-            self.place.restored = of
+            self.place.restored = self._restored(of)
+
+    def _restored(self, of: Lineage | None) -> Lineage | None:
+        """As what a state of that lineage goes on here. One of the very run at work is as if it had always been here:
+        after a round of that there is only one."""
+        view = self.place.view
+        return None if view is not None and of == view.lineage else of
 
     def forget(self, *, loading: int | None = None) -> None:
         """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round

@@ -38,7 +38,7 @@ class Place:
         self.waking = False
         """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
         self.restored: Lineage | None = None
-        """The state is from a checkpoint of that lineage, and no round has been over since."""
+        """The state is from a checkpoint of that lineage, another than the view's, and no round has been over since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.taking: int | None = None

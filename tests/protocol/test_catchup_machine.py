@@ -478,10 +478,10 @@ def test_who_comes_late_does_not_know_what_views_that_it_was_not_in_have_decided
 def test_what_is_of_a_checkpoint_is_given_up_though_nobody_else_has_it() -> None:
     """No round of this generation has been over. d, which has come less far, could not go on."""
     b = Machine("b")
-    b.hear(ev.RunWanted("r", 1, have=40, of=Lineage(Generation(), 1)))
+    b.hear(ev.RunWanted("r", 1, have=40, of=Lineage(Generation(), 0)))
     b.learn(view(2, "bd", run="r"))
     b.hear(ev.LinkUp(D, 1))
-    b.frame("d", fr.Sync(epoch=2, run="r", committed=4, restored=Lineage(Generation(), 1)))
+    b.frame("d", fr.Sync(epoch=2, run="r", committed=4, restored=Lineage(Generation(), 0)))
     assert b.node.allreduce.committed == 40
     said = b.hear(ev.StateLost())
     assert "d <- state of r?" in said or any("state of r?" in line for line in b.until(1.0))
@@ -677,6 +677,6 @@ def test_nor_when_it_has_begun_again_with_a_checkpoint_and_has_given_that_up_for
     b.result("a", vector(3), "abc", number=8)
     b.sync("a", 8)
     b.hear(ev.StateLost())
-    b.hear(ev.RunWanted("r", 1, 8, of=one.lineage))
+    b.hear(ev.RunWanted("r", 1, 8, of=Lineage(Generation(), 0)))
     assert b.node.allreduce.committed == -1  # a's counts more
     assert asked_by_c(b, one) == (7, True)

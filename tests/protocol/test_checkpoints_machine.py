@@ -19,7 +19,7 @@ from edgepeer.topology.view import View
 from edgepeer.wire import frames as fr
 
 A = PeerId("a")
-EARLY, LATE = Lineage(Generation(counter=1), 1), Lineage(Generation(counter=2), 1)
+EARLY, LATE = Lineage(Generation(counter=1), 0), Lineage(Generation(counter=2), 1)  # neither is of `view`
 
 
 def restored(machine: Machine, name: str, committed: int, of: Lineage | None, *, kept: int = 0) -> list[str]:
@@ -44,6 +44,20 @@ def test_of_checkpoints_of_two_generations_the_later_counts_and_a_fleet_at_work_
     assert "a <- state of r?" in restored(b, "a", 7, theirs)
     assert b.node.allreduce.committed == -1
     assert state(b, "a", b"theirs", number=7) == ["state of r after 7: theirs"]
+
+
+def test_one_of_the_very_run_at_work_is_as_if_it_had_always_been_here() -> None:
+    """Whoever has lost that state would be asked for it in vain, and take no other's: its neighbour gave its own up."""
+    world = view(3, "abcde", run="r", first_round=8)
+    b = Machine("b")
+    b.hear(ev.RunWanted("r", 1, 7, world.lineage))
+    b.join(world)
+    assert "a <- state of r?" not in restored(b, "a", 7, None)
+    assert b.node.allreduce.committed == 7
+    assert "d <- state of r?" in restored(b, "d", 9, None)
+    state(b, "d", b"nine", number=9)
+    put_to_use(b)
+    assert sources(b) == {("a", None), ("d", None)}
 
 
 def test_a_state_that_is_handed_on_is_still_of_its_checkpoint() -> None:
