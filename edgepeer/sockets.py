@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import ipaddress
 import re
 import socket
+import sys
+import termios
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -27,6 +30,7 @@ __all__ = [
     "listening",
     "look_up",
     "stop_listening",
+    "unacknowledged",
     "unguarded",
 ]
 
@@ -144,10 +148,15 @@ async def connect_to(
     loop = asyncio.get_running_loop()
     ends = loop.time() + within_s
     failures: dict[str, OSError] = {}
+    unmade: OSError | None = None
     async with asyncio.timeout_at(ends):
         found = await look_up(host, port)
         for number, (family, kind, protocol, _, place) in enumerate(found):
-            sock = make(family, kind, protocol)
+            try:
+                sock = make(family, kind, protocol)
+            except OSError as error:  # no IPv6 in this kernel, or for this unit
+                unmade = error
+                continue
             try:
                 sock.setblocking(False)
                 # Without it a round trip can take 44 ms: Nagle waits for a delayed acknowledgement.
@@ -164,6 +173,8 @@ async def connect_to(
                 raise
             else:
                 return sock
+    if unmade is not None and not failures:
+        raise unmade
     if len({type(failure) for failure in failures.values()}) == 1:
         raise failures.popitem()[1]
     reasons = [f"{address}: {os_reason(failure)}" for address, failure in failures.items()]
@@ -176,6 +187,14 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def unacknowledged(sock: Any) -> int:
+    """How many bytes a socket's kernel keeps that the other end's has not acknowledged; 0 where that can't be told."""
+    try:
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (OSError, ValueError):  # it is closed
+        return 0
 
 
 def is_loopback(host: str) -> bool:

@@ -23,6 +23,7 @@ from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 from edgepeer.sockets import connect_to, format_place
 from edgepeer.trust.certificates import Authority, check, pem
+from edgepeer.trust.directory import JOIN_AGAIN
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
@@ -135,7 +136,8 @@ def _said(place: str) -> Iterator[None]:
         yield
     except ssl.SSLCertVerificationError:
         raise TrustError(
-            f"who answers at {place} has no certificate of this fleet's authority: somebody else; nothing was sent"
+            f"who answers at {place} has no certificate of the authority that we know: it is somebody else, or the "
+            f"fleet has another one since (then {JOIN_AGAIN}); nothing was sent"
         ) from None
     except ssl.SSLError as error:
         reason = printable(error.reason or "TLS failed").lower().replace("_", " ")
@@ -144,6 +146,8 @@ def _said(place: str) -> Iterator[None]:
         raise FabricError(f"enrolment at {place}: no answer within {messages.PATIENCE_S:g} s; {serve}") from None
     except socket.gaierror:
         raise FabricError(f"enrolment at {place}: host name not found: check it, or say the address") from None
+    except ConnectionResetError:
+        raise FabricError(f"enrolment at {place}: hung up; it may have too many connections, or {serve}") from None
     except OSError as error:
         raise FabricError(f"enrolment at {place}: {os_reason(error)}; {serve}") from None
     except (WireError, asyncio.IncompleteReadError):

@@ -65,7 +65,7 @@ async def keep_renewed(
     chance = random.Random(identity.certificate)
     pause, at, complaint = _AT_FIRST_S, 0.0, ""
     unsure_at = loop.time() + chance.uniform(0, blind_s)
-    told = -1  # the list that the service had: with it, a doubt about the broker is none about the authority
+    told = -1
     while True:
         try:
             identity.refresh()
@@ -74,7 +74,7 @@ async def keep_renewed(
             if str(error) != complaint:
                 complaint = str(error)
                 _log.warning("%s", error, exc_info=_unless_it_is_known(error))
-        doubted = identity.doubted and not identity.evicted and identity.evictions.number != told
+        doubted = _is_doubted(identity, told)
         unsure = believable() is None and not identity.evicted and loop.time() >= unsure_at
         if not doubted and not unsure and not due(identity):
             pause, at = _AT_FIRST_S, 0.0
@@ -90,12 +90,18 @@ async def keep_renewed(
             except Exception as error:
                 level = logging.INFO if unsure and isinstance(error, FabricError) else logging.WARNING
                 _log.log(level, "%s", _told(identity, error), exc_info=_unless_it_is_known(error))
-            if due(identity):  # by a clock that is far ahead, or it was refused
+            if due(identity) or _is_doubted(identity, told):  # by a clock that is far ahead, or it was refused
                 at = loop.time() + chance.uniform(0.5, 1) * pause
                 pause = min(2 * pause, _AT_MOST_S)
             else:
                 pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)
+
+
+def _is_doubted(identity: Identity, told: int) -> bool:
+    """Whether the broker that is there may be of an authority that only the service knows: not if this device has the
+    list that it told when it was asked last, the one of that number."""
+    return identity.doubted and not identity.evicted and identity.evictions.number != told
 
 
 def _told(identity: Identity, error: Exception) -> str:

@@ -61,7 +61,7 @@ class EnrolmentService:
         self._resuming: asyncio.TimerHandle | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], str] = {}
-        """Those that have asked nothing yet, longest first, and whence they are."""
+        """Those that have asked nothing yet, or have their answer, longest first, and whence they are."""
         self._sources: Counter[str] = Counter()
         self._guesses = Guesses()
         self._wrong = Complaints(_log)
@@ -110,8 +110,8 @@ class EnrolmentService:
             self._pause()
             return
         source = source_of(place[0])
-        full = len(self._connections) >= _CONNECTIONS
-        if self._sources[source] >= _OF_ONE_SOURCE or (full and not self._make_room()):
+        crowd = source if self._sources[source] >= _OF_ONE_SOURCE else None
+        if (crowd is not None or len(self._connections) >= _CONNECTIONS) and not self._make_room(crowd):
             self._full.add("connection of %s closed: %d are open", source, len(self._connections))
             sock.close()
             return
@@ -129,11 +129,12 @@ class EnrolmentService:
         loop.remove_reader(self._socket)
         self._resuming = loop.call_later(_PAUSE_S, loop.add_reader, self._socket, self._accept)
 
-    def _make_room(self) -> bool:
-        """Hang up on somebody who has asked nothing; whether there is one."""
-        if not self._silent:
+    def _make_room(self, crowd: str | None = None) -> bool:
+        """Hang up on somebody who waits for no answer, of that source if one is named; whether there is one."""
+        silent = [each for each, source in self._silent.items() if crowd in (None, source)]
+        if not silent:
             return False
-        task = max(self._silent, key=lambda each: self._sources[self._silent[each]])  # of equals the first
+        task = max(silent, key=lambda each: self._sources[self._silent[each]])  # of equals the first
         self._full.add("connection of %s closed: others wait", self._silent.pop(task))
         task.cancel()
         return True
@@ -160,12 +161,14 @@ class EnrolmentService:
                 )
                 writer = asyncio.StreamWriter(transport, protocol, reader, loop)
                 question = messages.question(await messages.receive(reader, messages.QUESTION_BYTES))
-                if (task := asyncio.current_task()) is not None:
-                    self._silent.pop(task, None)
+                task = asyncio.current_task()
+                assert task is not None
+                self._silent.pop(task, None)
                 held = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
                 # On the disk, and that may be slow.
                 messages.send(writer, await asyncio.to_thread(self._answer, question, held, source))
                 await writer.drain()
+                self._silent[task] = source  # as soon as it hangs up, that is; it may never
                 with contextlib.suppress(OSError):
                     await reader.read(1)  # until the other end has it all, and hangs up
         except (OSError, EdgepeerError, asyncio.IncompleteReadError) as error:  # of ours: no clock, no room on the disk

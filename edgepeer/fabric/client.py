@@ -47,7 +47,6 @@ __all__ = ["FabricClient"]
 _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
-_SLOWEST_BYTES_PER_S: Final = 10_000
 _ECHO_S: Final = 5.0
 _MEND_S: Final = 1.0
 """Whoever spoils our presence does not make us speak more often."""
@@ -480,9 +479,7 @@ class FabricClient:
             async with asyncio.TaskGroup() as sending:
                 sending.create_task(catch_up(client, self._hearing, broker=str(self.broker), timeout=self._timeout))
                 sending.create_task(self._send(client))
-                sending.create_task(
-                    self._relay.send(client, timeout=self._timeout, slowest_bytes_per_s=_SLOWEST_BYTES_PER_S)
-                )
+                sending.create_task(self._relay.send(client, timeout=self._timeout))
         finally:
             self._relay.close()
 
@@ -494,9 +491,8 @@ class FabricClient:
                 self._idle.set()
                 await self._work.wait()
                 continue
-            patience = self._timeout + len(letter.payload) / _SLOWEST_BYTES_PER_S
             try:
-                await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=patience)
+                await publish(client, letter.topic, letter.payload, retain=letter.retain, timeout=self._timeout)
             except (aiomqtt.MqttError, asyncio.CancelledError):  # that the connection is over others may see first
                 self._broke_off(letter)
                 raise

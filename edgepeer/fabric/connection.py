@@ -36,7 +36,7 @@ from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.tls import TlsSocket, secured
 from edgepeer.processes import os_reason
-from edgepeer.sockets import connect_to
+from edgepeer.sockets import connect_to, unacknowledged
 from edgepeer.trust.directory import JOIN_AGAIN
 from edgepeer.trust.names import Holder
 
@@ -49,6 +49,9 @@ KEEPALIVE_S: Final = 15
 LARGEST_BYTES: Final = 8 << 20
 """Of a packet that comes so much is looked at; no document may be so long."""
 _AT_ONCE_BYTES: Final = 64 << 10
+_IN_A_TURN: Final = 64
+"""Of what is here already so many reads go together. Then it is another's turn, however much more there is."""
+_SLOWEST_BYTES_PER_S: Final = 10_000
 _MOST_UNREAD: Final = 65_536
 """Packets that wait for the broker to read: we send few that it has not asked for by its own."""
 _GOODBYE_S: Final = 1.0
@@ -199,10 +202,14 @@ def _watch_socket(client: aiomqtt.Client) -> None:
         attempt(take)
 
     def can_read(sock: socket.socket) -> None:
-        read()
-        while isinstance(sock, TlsSocket) and sock.pending():
-            read()  # from the network it is here already: nobody would say that there is more
-        loop.call_soon(watch, loop.add_reader, sock, can_read, sock)
+        for _ in range(_IN_A_TURN):
+            read()
+            if not (isinstance(sock, TlsSocket) and sock.pending()):
+                loop.call_soon(watch, loop.add_reader, sock, can_read, sock)
+                return
+        # More is here already, from the network: nobody would say so. It is read next, and not twice.
+        loop.remove_reader(sock.fileno())
+        loop.call_soon(can_read, sock)
 
     def watch(register: Callable[..., None], sock: socket.socket, *callback: Any) -> None:
         if sock.fileno() >= 0:
@@ -233,14 +240,25 @@ def describe(error: BaseException) -> str:
 async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain: bool = False, timeout: float) -> None:
     """Say this, and return when the broker has acknowledged it.
 
+    Args:
+        timeout: seconds that it may take for that, beyond those for all that goes there first, at the slowest rate.
+
     Raises:
         aiomqtt.MqttError: the connection is of no use any more.
     """
+    bytes_first = len(payload) + _on_their_way(client)
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout + bytes_first / _SLOWEST_BYTES_PER_S):
             await client.publish(topic, payload, qos=1, retain=retain, timeout=math.inf)
     except TimeoutError:
         raise aiomqtt.MqttError("Operation timed out") from None
+
+
+def _on_their_way(client: aiomqtt.Client) -> int:
+    """How many bytes have been said already that the broker's machine has yet to take."""
+    sock = client._client.socket()
+    queued = sum(packet["to_process"] for packet in tuple(client._client._out_packet))
+    return queued + (unacknowledged(sock) if sock is not None else 0)
 
 
 async def subscribe(client: aiomqtt.Client, patterns: Sequence[str]) -> None:

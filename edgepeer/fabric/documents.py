@@ -67,6 +67,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """In a fleet: grows with all that a device ever says of itself, so that none of it can be said again by others."""
     key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
     """In a fleet: what others seal with what is for this life alone."""
+    machine: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """See `Member.machine`."""
 
 
 @readable

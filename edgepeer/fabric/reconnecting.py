@@ -4,6 +4,7 @@
     ------------------------------------+-----------------------------------------------------------------------------
     lets us in                          | it is served, until the connection ends
     can't be reached, or says no        | the next in the list is tried; if none lets us in, all of them after a while
+    lets us in, but hear nothing        | the same; and it is not looked for, for a while that doubles
     is gone again                       | from the first on, after a while
     one before it in the list is back   | left for that one, at once
 
@@ -36,6 +37,8 @@ __all__ = ["Reconnecting"]
 _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
+_USELESS_S: Final = (60.0, 3600.0)
+"""For how long a broker is not looked for that has connected us and no more, the first time, and at most."""
 
 
 class Reconnecting:
@@ -84,6 +87,10 @@ class Reconnecting:
         self._receive = receive
         self._emit = emit
         self._serve = serve
+        self._useless_s: dict[BrokerAddress, float] = {}
+        """Of brokers that have let us in, and hear nothing: for how long they are not looked for ..."""
+        self._not_before: dict[BrokerAddress, float] = {}
+        """... and until when."""
         self._failure: FabricError | None = None
         self._answered = asyncio.Event()
         """Whether the first connection will come about is known."""
@@ -95,6 +102,7 @@ class Reconnecting:
         if self.count or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self.count else "")
         self.count += 1
+        self._useless_s.pop(self.broker, None)
         self._failure = None
         self._answered.set()
 
@@ -151,6 +159,8 @@ class Reconnecting:
                 return False
             except FabricError as error:
                 failures.append(error)
+                if self.up and isinstance(error, Refused) and self.count == before:
+                    self._is_useless(broker)
             finally:
                 self.up = False
             if self.count > before or self.ending.is_set():
@@ -158,6 +168,11 @@ class Reconnecting:
         if failures:
             self._note(failures)
         return True
+
+    def _is_useless(self, broker: BrokerAddress) -> None:
+        first, longest = _USELESS_S
+        pause = self._useless_s[broker] = min(2 * self._useless_s.get(broker, first / 2), longest)
+        self._not_before[broker] = asyncio.get_running_loop().time() + pause
 
     async def _connect(self, broker: BrokerAddress) -> None:
         """One connection, until it ends."""
@@ -181,6 +196,7 @@ class Reconnecting:
                         every=self._look_back,
                         timeout=self._timeout,
                         identity=self._identity,
+                        not_before=self._not_before,
                     )
                     serving = [tasks.create_task(work) for work in (_watch(client), self._serve(client), look)]
                     await self.ending.wait()

@@ -60,12 +60,11 @@ class RelayQueue:
         self._waiting.clear()
         self._bytes = self._count = 0
 
-    async def send(self, client: aiomqtt.Client, *, timeout: float, slowest_bytes_per_s: float) -> None:
+    async def send(self, client: aiomqtt.Client, *, timeout: float) -> None:
         """Hand over to this connection until cancelled.
 
         Args:
-            timeout: seconds that the broker may take to acknowledge, beyond those for all that is on its way
-                at the slowest rate.
+            timeout: as of `publish`, for each message.
 
         Raises:
             aiomqtt.MqttError: the connection is of no use any more.
@@ -76,9 +75,8 @@ class RelayQueue:
                 while True:
                     while self._waiting:
                         topic, payload = self._waiting.popleft()
-                        patience = timeout + self._bytes / slowest_bytes_per_s
                         # Tasks begin in the order of their making, and each hands its message over at once.
-                        deliveries.create_task(self._deliver(client, topic, payload, patience))
+                        deliveries.create_task(self._deliver(client, topic, payload, timeout))
                     self._work.clear()
                     await self._work.wait()
         except* aiomqtt.MqttError as group:
@@ -86,7 +84,7 @@ class RelayQueue:
         if failure is not None:
             raise failure from None
 
-    async def _deliver(self, client: aiomqtt.Client, topic: str, payload: bytes, patience: float) -> None:
-        await publish(client, topic, payload, timeout=patience)
+    async def _deliver(self, client: aiomqtt.Client, topic: str, payload: bytes, timeout: float) -> None:
+        await publish(client, topic, payload, timeout=timeout)
         self._bytes -= len(payload)
         self._count -= 1

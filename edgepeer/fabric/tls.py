@@ -33,7 +33,8 @@ __all__ = ["TlsSocket", "secured"]
 _HUNG_UP: Final = "hung up while TLS was set up; is it the port for TLS (mostly 8883)?"
 _REASONS: Final = {
     "WRONG_VERSION_NUMBER": "does not speak TLS there; is it the port for TLS (mostly 8883)?",
-    "TLSV1_ALERT_UNKNOWN_CA": "does not know who has issued our certificate: it is of another fleet",
+    "TLSV1_ALERT_UNKNOWN_CA": "does not know who has issued our certificate: it is of another fleet, or a mosquitto "
+    "that was not given its files again since this fleet has a new authority",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants to see a certificate: join its fleet",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses our certificate: it has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "refuses our certificate: this device has been evicted",

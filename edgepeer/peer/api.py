@@ -35,10 +35,12 @@ from edgepeer.peer.last_view import LastView
 from edgepeer.peer.leaving import let_go
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
+from edgepeer.peer.meeting import meet_others
 from edgepeer.peer.outcome import FloatArray, Outcome
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
+from edgepeer.peer.whereabouts import this_machine
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -217,7 +219,8 @@ class Peer:
         # From here on, in reverse order of what must happen at the end.
         letters = self._letters = self._new_letters()
         key = letters.key if letters is not None else msgspec.UNSET
-        me = Member(id=self.id, incarnation=identity.incarnation, key=key)
+        machine = this_machine()
+        me = Member(id=self.id, incarnation=identity.incarnation, key=key, machine=machine or msgspec.UNSET)
         fanout, lanes, quorum = self._first_view
         node = self._machine(
             me,
@@ -240,7 +243,7 @@ class Peer:
         self._calls.run_on(self._driver)
         hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
-            transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows
+            transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows, machine=machine
         )
         self._driver.switchboard = switchboard
         self._stack.push_async_callback(self._hang_up, switchboard)
@@ -274,6 +277,7 @@ class Peer:
         if (last := self._last_view.load()) is not None:
             self._driver.dispatch(ev.ViewSeen(last))
         tasks.create_task(self._watch(), name="watch")
+        self._stack.callback(tasks.create_task(meet_others(switchboard, lambda: self._view), name="meet").cancel)
         self._stack.push_async_callback(self._leave)
 
     def _transport(self) -> Transport:

@@ -78,6 +78,7 @@ class ControlPlane:
             version=VERSION,
             started=self._started,
             key=me.key or b"",
+            machine=me.machine or "",
         )
         self._fabric.publish_retained(self._fabric.topics.presence(me.id), presence)
 

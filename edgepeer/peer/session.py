@@ -72,6 +72,8 @@ class Session:
         """Whom this end has dialled; None: the other end has opened the connection."""
         self.named = ""
         """Who the other end says that it is, welcome or not."""
+        self.vouched: PeerId | None = None
+        """Which peer of the fabric that is, whomever it or we have wanted."""
         self.peer: PeerId | None = None
         """Who is at the other end; None before its Hello."""
         self.incarnation = 0
@@ -140,12 +142,14 @@ class Session:
             self._refuse(f"runs rounds by {hello.protocol!r}, this fabric by {self._hello.protocol!r}")
         elif hello.wanted not in ("", self._hello.peer) or self.wanted not in (None, hello.peer):
             # An address outlives its peer. Connections in use must not give way to one that is for somebody else.
+            self.vouched = PeerId(hello.peer)
             self.channel.close(f"looking for {self.wanted or hello.wanted}")
         elif hello.peer == self._hello.peer:
             self._refuse("that is this peer itself, or another one with its id")
         else:
             self._overdue.cancel()
             self.peer, self.incarnation = PeerId(hello.peer), hello.incarnation
+            self.vouched = self.peer
             self.met_at = time.monotonic()
             self._asks = holder is not None and holder.role is not Role.PEER
             if not self._owner.introduced(self):

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
 from edgepeer.peer.session import FrameListener, Session
+from edgepeer.peer.whereabouts import Whereabouts
 from edgepeer.processes import os_reason
 from edgepeer.topology.view import Member
 from edgepeer.transport.base import Channel, Listener, Transport
@@ -27,10 +29,13 @@ CROSSING_S: Final = 2.0
 """Two connections made within this time may be two peers who dialled each other at once."""
 STRANGERS_BYTES: Final = 8 << 20
 """So much of documents, together, is held for peers that nobody has told of."""
+_NOBODY: Final = PeerId("?")
+"""Whom one looks for who only wants to hear who is there: no peer is called so."""
 
 
 class Switchboard:
-    """Connections by peer. `tasks` owns the attempts to connect; `known`: whether a peer is expected to call."""
+    """Connections by peer. `tasks` owns the attempts to connect; `known`: whether a peer is expected to call;
+    `machine`: this one (`this_machine`)."""
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Switchboard:
         *,
         max_links: int,
         known: Callable[[PeerId], bool],
+        machine: str = "",
     ) -> None:
         self.hello = hello
         self._transport = transport
@@ -53,6 +59,7 @@ class Switchboard:
         self._strangers: set[Session] = set()
         self._dialling: set[PeerId] = set()
         self._evicted: set[PeerId] = set()
+        self._whereabouts = Whereabouts(machine)
         self._calls: set[asyncio.Task[None]] = set()
         self._closed = False
         self._empty = asyncio.Event()
@@ -132,7 +139,7 @@ class Switchboard:
         peer = PeerId(member.id)
         if peer in self._dialling or self._closed:
             return
-        attempts = self._dial(peer, member.addresses)
+        attempts = self._dial(peer, member)
         try:
             call = self._tasks.create_task(attempts, name=f"dial {peer}")
         except RuntimeError:  # something else has failed, and ends all tasks of this peer
@@ -151,9 +158,36 @@ class Switchboard:
         """A peer is of the fleet, with another certificate than before if it was out."""
         self._evicted.discard(peer)
 
-    async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+    def may_meet(self, member: Member) -> bool:
+        """Whether that peer has not been found yet where it says that it is, and may be."""
+        places = self._whereabouts.elsewhere(member)
+        return bool(places) and member.id != self.hello.peer and not self._whereabouts.is_known(member)
+
+    async def meet(self, peer: PeerId, member: Member) -> None:
+        """See whether it is that peer who answers there, and hang up: to the other end that is a wrong number."""
+        for address in self._whereabouts.elsewhere(member):
+            made: list[Session] = []
+            try:
+                await self._transport.dial(address, partial(self._call, _NOBODY, made), timeout=DIAL_TIMEOUT_S)
+                await made[0].settled
+            except OSError:
+                continue
+            finally:
+                if made:
+                    made[0].channel.close("wanted to hear who is there")
+            if made[0].vouched == peer:
+                self._whereabouts.found(peer, address)
+                break
+
+    def _call(self, peer: PeerId, made: list[Session], channel: Channel) -> Session:
+        made.append(Session(self, channel, self.hello, self._transport.traffic, wanted=peer))
+        self._strangers.add(made[0])
+        return made[0]
+
+    async def _dial(self, peer: PeerId, member: Member) -> None:
         failures: list[OSError] = []
         answered = asyncio.Event()
+        addresses = member.addresses
         if peer in self._evicted:
             failures, addresses = [ConnectionRefusedError("it was evicted")], ()
         try:
@@ -171,6 +205,7 @@ class Switchboard:
             self._dialling.discard(peer)
         if peer not in self._sessions and not self._closed:
             refused = bool(failures) and all(isinstance(failure, ConnectionRefusedError) for failure in failures)
+            refused = refused and (peer in self._evicted or self._whereabouts.is_known(member))
             self.lines.dial_failed(peer, "; ".join(map(str, failures)) or "it advertises no address", refused)
 
     async def _attempt(
@@ -178,14 +213,8 @@ class Switchboard:
     ) -> None:
         await asyncio.sleep(delay)
         made: list[Session] = []
-
-        def accept(channel: Channel) -> Session:
-            made.append(Session(self, channel, self.hello, self._transport.traffic, wanted=peer))
-            self._strangers.add(made[0])
-            return made[0]
-
         try:
-            await self._transport.dial(address, accept, timeout=DIAL_TIMEOUT_S)
+            await self._transport.dial(address, partial(self._call, peer, made), timeout=DIAL_TIMEOUT_S)
             await made[0].settled
         except OSError as error:  # TimeoutError is one
             failures.append(type(error)(f"{address}: {os_reason(error)}"))
@@ -194,6 +223,8 @@ class Switchboard:
             if made and made[0].peer is None:
                 made[0].channel.close("another address answered")
             raise
+        if made[0].vouched == peer:
+            self._whereabouts.found(peer, address)
         if made[0].peer == peer or peer in self._sessions:
             answered.set()
         elif made[0].named not in ("", peer):
@@ -216,6 +247,8 @@ class Switchboard:
         peer = session.peer
         assert peer is not None
         self._strangers.discard(session)
+        if session.wanted is None:
+            self._whereabouts.found(peer, session.channel.remote)
         old = self._sessions.get(peer)
         if self._closed or (old is not None and self._keeps(old, session)):
             return False

@@ -33,6 +33,7 @@ def as_protocol(event: seen.FabricEvent) -> ev.Event | None:
                     incarnation=presence.incarnation,
                     addresses=presence.addresses,
                     key=presence.key or msgspec.UNSET,
+                    machine=presence.machine or msgspec.UNSET,
                 )
             )
         case seen.PresenceGone(peer):

@@ -186,7 +186,10 @@ def _pair(one: PeerId, other: PeerId) -> Pair:
 
 
 def _host(member: Member) -> str:
-    """Members with the same share a processor: peers on a machine's loopback do."""
+    """Members with the same share a processor: peers on a machine's loopback do. An address may be that of several
+    machines, each behind its own NAT: where the machine is said, that counts."""
+    if member.machine:
+        return member.machine
     host = member.addresses[0].rpartition(":")[0] if member.addresses else member.id
     return "loopback" if host.startswith("127.") or host == "[::1]" else host
 

@@ -126,7 +126,9 @@ class Shaping:
             return
         self._findings.enter(view)
         if before is None or set(before.ids) != set(view.ids):
-            self._tried = None  # rounds of others take another time
+            if self._tried is not None:  # it is judged all the same: nobody else would take back what is worse
+                old, took = self._tried
+                self._tried = _among(old, view), took
         elif wish is not None and _key(wish) == _key(_form(view)) != _key(_form(before)):
             took_back = self._tried is not None and _key(self._tried[0]) == _key(wish)
             self._tried = None if took_back or mends or usual is None else (_form(before), usual)
@@ -300,6 +302,15 @@ def _named(view: View, shape: Shape) -> Form:
 
 def _form(view: View) -> Form:
     return Form(order=view.ids, fanout=view.fanout, lanes=view.lanes, leaves=view.leaves, why=view.why)
+
+
+def _among(form: Form, view: View) -> Form:
+    """A form for the members of another view. Who has come since is inside if there are no leaves."""
+    inside = [peer for peer in form.order[: len(form.order) - form.leaves] if peer in view]
+    leaves = [peer for peer in form.order[len(form.order) - form.leaves :] if peer in view]
+    news = [peer for peer in view.ids if peer not in form.order]
+    last = len(leaves) + len(news) if leaves and inside else 0
+    return Form(order=(*inside, *leaves, *news), fanout=form.fanout, lanes=form.lanes, leaves=last, why=form.why)
 
 
 def _key(form: Form) -> _Key:

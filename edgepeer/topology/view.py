@@ -57,6 +57,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Where it listens, as host:port; the first that answers is used."""
     key: Annotated[bytes, msgspec.Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
     """In a fleet: what others seal with what is for this life alone. Else it is not said at all."""
+    machine: Annotated[str, msgspec.Meta(max_length=32)] | msgspec.UnsetType = msgspec.UNSET
+    """What tells its machine's network stack from others: those with the same reach each other on its loopback."""
 
 
 class Life(msgspec.Struct, frozen=True, array_like=True):
@@ -382,7 +384,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         the views before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views,
         each slot stays with its owner; only those of peers that are gone are handed on (`hand_on`).
         `form`: of the members who stay, in an order that names each of them once; as it was, if not given. Why it is so
-        names those who are leaves: of others it is not said.
+        is of these members: of others it is not said.
         """
         gone, ids = set(without), self.ids if form is None else form.order
         order = [self.member(peer) for peer in ids]
@@ -406,7 +408,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         peers = tuple(member.id for member in order)
         kept = self.slots if following and following == self.run else ()
         anew = generation is not None
-        same_leaves = peers[len(peers) - leaves :] == self.ids[self.size - self.leaves :]
         return View(
             generation=generation or self.generation,
             epoch=1 if anew else self.epoch + 1,
@@ -420,7 +421,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             slots=hand_on(kept, peers) if coded or kept else (),
             lanes=self.lanes if form is None else form.lanes,
             leaves=leaves,
-            why=form.why if form is not None else self.why if same_leaves else "",
+            why=form.why if form is not None else self.why if set(peers) == set(self.ids) else "",
             goes_on=self.stamp if anew else self.goes_on,
         )
 

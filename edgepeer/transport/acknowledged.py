@@ -7,17 +7,14 @@ own buffers. Silence is what counts while something is under way; what a receive
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import struct
-import sys
-import termios
 from collections.abc import Callable
 from typing import Any, Final
 
 from edgepeer.elapsed import elapsed
 
-__all__ = ["Acknowledgements", "unacknowledged"]
+__all__ = ["Acknowledgements"]
 
 _WATCHED_S: Final = 0.03
 """More than this between two looks says nothing: whoever was kept from looking may have been kept from hearing ..."""
@@ -38,14 +35,6 @@ _INFO: Final = struct.Struct("=16x I 4x I 40x II 44x Q 16x I 44x I 4x QQ")
 """Of Linux' struct tcp_info: tcpi_snd_mss, tcpi_unacked, tcpi_rtt, tcpi_rttvar, tcpi_bytes_acked, tcpi_notsent_bytes,
 tcpi_delivered, tcpi_bytes_sent and tcpi_bytes_retrans. tcpi_delivered counts packets, those too that have arrived
 behind one that was lost."""
-
-
-def unacknowledged(sock: Any) -> int:
-    """How many bytes a socket's kernel keeps that the other end's has not acknowledged; 0 where that can't be told."""
-    try:
-        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-    except OSError:  # it is closed
-        return 0
 
 
 class Acknowledgements:

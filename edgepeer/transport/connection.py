@@ -8,8 +8,8 @@ import socket
 from typing import Any, Final, cast
 
 from edgepeer.complaints import Complaints
-from edgepeer.sockets import borrowed
-from edgepeer.transport.acknowledged import Acknowledgements, unacknowledged
+from edgepeer.sockets import borrowed, unacknowledged
+from edgepeer.transport.acknowledged import Acknowledgements
 from edgepeer.transport.base import Accept, Receiver, Traffic
 from edgepeer.transport.losses import LossWatch
 from edgepeer.transport.options import format_address, tune

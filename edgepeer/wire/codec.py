@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.printable import printable
 from edgepeer.wire.frames import (
     Abort,
     Bye,
@@ -78,6 +79,7 @@ _WITH_VECTOR: Final = frozenset({Reduce, Result, State})
 _WITH_DOCUMENT: Final = frozenset({ViewFrame, Propose, Vote, Via})
 _DOCUMENTS: Final = _WITH_DOCUMENT - {Via}
 _NEVER_WRAPPED: Final = frozenset({Hello, Via, Bye})
+_LONGEST_REASON: Final = 200
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODERS: Final[dict[type[Frame], msgspec.msgpack.Decoder[Frame]]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in _KINDS
@@ -126,7 +128,8 @@ def decode_header(kind: type[Frame], header: bytes | bytearray | memoryview, pay
     try:
         frame = _DECODERS[kind].decode(header)
     except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
-        raise WireError(f"{kind.__name__} header: {error or type(error).__name__}") from error
+        what = printable(str(error) or type(error).__name__, _LONGEST_REASON)  # it may quote what has come
+        raise WireError(f"{kind.__name__} header: {what}") from error
     if isinstance(frame, (Reduce, Result)):
         end = _end(frame, payload_bytes)
         # Of a lane only the receiver knows where it ends.

@@ -217,8 +217,8 @@ async def test_a_man_in_the_middle_learns_no_secret(office: Office, tmp_path: Pa
         with pytest.raises(TrustError) as caught:
             await join(tmp_path / "p1", "127.0.0.1", port, string)
     assert str(caught.value) in (
-        f"who answers at 127.0.0.1:{port} has no certificate of this fleet's authority: somebody else; nothing "
-        "was sent",
+        f"who answers at 127.0.0.1:{port} has no certificate of the authority that we know: it is somebody else, or "
+        "the fleet has another one since (then bring the device in again: edgepeer join HOST STRING); nothing was sent",
         f"peer mallory of greenhouse answers at 127.0.0.1:{port} instead of the enrolment service",
     )
     assert seen  # it has passed the authority's certificate on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import aiomqtt
 import pytest
@@ -118,6 +119,7 @@ class SlowBroker:
         self.sent: list[bytes] = []
         self.acknowledge = asyncio.Event()
         self.error: Exception | None = None
+        self._client = SimpleNamespace(socket=lambda: None, _out_packet=())
 
     async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout: float) -> None:
         assert (qos, retain, timeout >= 4) == (1, False, True)
@@ -136,7 +138,7 @@ async def test_what_is_on_its_way_is_bounded_in_bytes_and_count() -> None:
     queue, slow = RelayQueue(max_bytes=100, max_count=4), SlowBroker()
     assert not queue.add("t", b"nobody is there")
     queue.open()
-    sending = asyncio.create_task(queue.send(slow, timeout=4, slowest_bytes_per_s=1000))  # type: ignore[arg-type]
+    sending = asyncio.create_task(queue.send(slow, timeout=4))  # type: ignore[arg-type]
     await turns(queue)
     assert [queue.add("t", content) for content in (b"x" * 60, b"x" * 41, b"y" * 40)] == [True, False, True]
     await turns(queue)

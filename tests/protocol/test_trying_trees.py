@@ -105,3 +105,30 @@ def test_what_is_no_faster_afterwards_is_taken_back(first: float) -> None:
     back = head.look()
     assert back is not None
     assert (back.ids, back.fanout, back.lanes) == (VIEW.ids, VIEW.fanout, VIEW.lanes)
+
+
+@pytest.mark.parametrize("change", ["leaves", "comes"])
+@pytest.mark.parametrize("at", [0, COLD, COLD + TRIED - 1])
+def test_and_so_it_is_if_somebody_leaves_or_comes_meanwhile(change: str, at: int) -> None:
+    """Else it would stay for good: by the network as it is known, it is better than what was before."""
+    head = Head()
+    head.enter(head.until_other_trees())
+    for _ in range(at):
+        head.round(1.5)
+        assert head.look() is None
+    if change == "leaves":
+        head.enter(head.view.successor(first_round=9, without=[VIEW.ids[-1]]))
+    else:
+        head.enter(head.view.successor(first_round=9, joined=[Member(id="late", incarnation=1)]))
+    assert head.view.why == ""
+    members = head.view.ids
+    for _ in range(COLD + TRIED - 1):
+        head.round(1.5)
+        assert head.look() is None
+    head.round(1.5)
+    back = head.look()
+    assert back is not None
+    assert sorted(back.ids) == sorted(members)
+    assert (back.fanout, back.lanes, back.leaves) == (VIEW.fanout, VIEW.lanes, VIEW.leaves)
+    head.enter(back)
+    assert head.shaping._tried is None, "they are the usual ones again"

@@ -57,6 +57,7 @@ def rotate(settings: FleetRotateSettings) -> int:
     else:
         print("a new authority issues certificates; members take one as soon as they hear of it")
         print("when `edgepeer fleet list` shows nobody with the old one's: edgepeer fleet rotate-ca --finish")
+    print(f"if the broker is a mosquitto: give it the files in {household.broker} again, and restart it")
     say_told(told)
     return 0
 
