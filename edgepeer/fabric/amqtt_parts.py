@@ -13,8 +13,9 @@ a will may be what a message may.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -187,17 +188,31 @@ class BoundedReader(StreamReaderAdapter):  # type: ignore[misc]  # the same
     async def read(self, n: int = -1) -> Any:
         if n > MAX_READ_BYTES:
             raise ConnectionAbortedError(f"packet of {n} bytes")
-        return await super().read(n)
+        with _gone():
+            return await super().read(n)
 
 
 class Writer(StreamWriterAdapter):  # type: ignore[misc]  # the same
-    """Says of a connection that is gone what amqtt expects: uvloop says something else, which nobody would handle."""
+    """Says of a connection that is gone what amqtt expects."""
 
     def write(self, data: bytes) -> None:
-        try:
+        with _gone():
             super().write(data)
-        except RuntimeError as error:
-            raise ConnectionResetError(str(error)) from None
+
+    async def drain(self) -> None:
+        with _gone():
+            await super().drain()
+
+
+@contextlib.contextmanager
+def _gone() -> Iterator[None]:
+    """However a connection ends, amqtt expects that it was reset. Where the other machine had lost its power, TCP says
+    TimeoutError in the end: amqtt would take that for its own, and read again at once, for ever, and out of memory. And
+    uvloop says RuntimeError, which nobody would handle."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise ConnectionResetError(str(error)) from None
 
 
 def _cancelled_as_asked(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import gc
 import logging
 import signal
 import socket
@@ -298,3 +300,19 @@ def test_what_is_still_to_be_said_on_a_connection_that_is_gone_is_no_surprise() 
                 out.write(b"late")
 
     uvloop.run(main())
+
+
+async def test_a_client_whose_machine_has_lost_its_power_is_let_go() -> None:
+    """What TCP says in the end is an error of the same kind as that of a wait which was too long: amqtt would read
+    again, at once, for ever."""
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        reader, writer = await asyncio.open_connection(broker.address.host, broker.address.port)
+        writer.write(bytes.fromhex("100d00044d5154540402003c000178"))  # CONNECT, as x
+        assert (await reader.readexactly(4))[0] == 0x20
+        own = writer.get_extra_info("sockname")
+        others = [each for each in gc.get_objects() if isinstance(each, asyncio.StreamReader) and each is not reader]
+        theirs = [each for each in others if (way := each._transport) and way.get_extra_info("peername") == own]
+        assert len(theirs) == 1
+        theirs[0].set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        assert await reader.read() == b""
+        writer.close()
