@@ -792,3 +792,51 @@ async def test_no_secret_is_in_a_log(office: Office, caplog: pytest.LogCaptureFi
     for shown in (string.text(), string.secret.hex(), string.text()[30:], str(string.secret)):
         assert shown not in caplog.text
     assert string.secret.hex() not in repr(messages.Enrol(string.token, string.secret, b"x", "p1", True))
+
+
+@pytest.mark.parametrize("say", ["nothing", "ask"])
+async def test_strangers_behind_the_same_router_keep_nobody_out(
+    office: Office, monkeypatch: pytest.MonkeyPatch, say: str
+) -> None:
+    """Nor does who has its answer, and does not hang up: to ask for the authority needs no secret."""
+    monkeypatch.setattr("edgepeer.enrol.service._OF_ONE_SOURCE", 3)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    writers = []
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", office.service.port, ssl=None if say == "nothing" else context
+        )
+        writers.append(writer)
+        if say == "ask":
+            messages.send(writer, messages.Ask())
+            assert await reader.read(1)
+    await until(lambda: len(office.service._silent) == 3)
+    before = set(office.service._connections)
+    await office.join("p1")
+    assert len(before & office.service._connections) < 3  # one has given way, or two: it connects twice
+    for writer in writers:
+        writer.transport.abort()
+    await until(lambda: not office.service._sources and not office.service._silent)
+
+
+async def test_a_service_that_is_away_is_asked_ever_more_rarely_about_a_strange_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+    p1.doubted, looks, refresh = True, 0, p1.refresh
+
+    def count() -> None:
+        nonlocal looks
+        looks += 1
+        refresh()
+
+    monkeypatch.setattr(p1, "refresh", count)
+    monkeypatch.setattr("edgepeer.enrol.renewal._AT_FIRST_S", 1000.0)
+    task = asyncio.create_task(keep_renewed(p1, look_s=1e-4, spread_s=1000))
+    await until(lambda: "connection refused" in caplog.text)
+    asked = looks
+    await until(lambda: looks >= asked + 20)
+    task.cancel()
+    assert caplog.text.count("connection refused") == 1

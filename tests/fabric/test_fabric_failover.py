@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from functools import partial
 
 import pytest
-from fabric_guests import DEADLINE_S, Guest, Invite, OpenGate, StartBroker, presence, why_not
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate, StartBroker, presence, why_not
 from way_to_broker import Gate
 
 from edgepeer.errors import ConfigError, FabricError
+from edgepeer.fabric import looking
 from edgepeer.fabric.address import MAX_BROKERS, BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.events import Connected, PresenceGone, PresenceSeen, RelaySeen, Synced
+from edgepeer.fabric.looking import look_for
+from edgepeer.fabric.reconnecting import Reconnecting
 from edgepeer.fabric.topics import Group
 from edgepeer.ids import PeerId
 
@@ -138,3 +143,83 @@ async def test_when_none_can_be_reached_all_are_named(two_gates: tuple[Gate, Gat
     await client.close()
     async with asyncio.timeout(DEADLINE_S):
         await running
+
+
+async def test_a_broker_that_lets_us_in_and_hears_nothing_is_not_gone_back_to_at_once(
+    broker: Broker, invite: Invite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A login without rights there. To look is to connect, which it lets us."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                kind, length = await reader.readexactly(2)
+                if length >= 0x80:
+                    length += ((await reader.readexactly(1))[0] - 1) << 7
+                body = await reader.readexactly(length)
+                if kind >> 4 == 1:
+                    writer.write(bytes.fromhex("20020000"))
+                elif kind >> 4 == 8:
+                    writer.write(
+                        bytes([0x90, 2 + body.count(b"edgepeer")]) + body[:2] + b"\x80" * body.count(b"edgepeer")
+                    )
+                elif kind >> 4 == 3:
+                    topic = 2 + int.from_bytes(body[:2], "big")
+                    writer.write(b"\x40\x02" + body[topic : topic + 2])
+                else:
+                    break
+        writer.close()
+
+    looked = asyncio.Event()
+    looks = 0
+
+    class Jitter:
+        def uniform(self, least: float, most: float) -> float:
+            nonlocal looks
+            looks += 1
+            if looks >= 5:
+                looked.set()
+            return least
+
+    monkeypatch.setattr(looking, "_JITTER", Jitter())
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        useless = BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        guest = await invite(listed(useless, broker.address), "a", look_back=0.02)
+        await guest.until_seen(Synced())
+        async with asyncio.timeout(DEADLINE_S):
+            await looked.wait()
+        assert (guest.client.broker, connections) == (broker.address, 1)
+        assert "not allowed to subscribe" in str(guest.events[1])
+
+
+async def test_what_is_useless_is_looked_for_after_a_while(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    look = partial(look_for, (broker.address,), "a", every=1e-3, timeout=DEADLINE_S)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await look(not_before={broker.address: loop.time() + 1000})
+    with pytest.raises(FabricError, match="is back"):
+        async with asyncio.timeout(DEADLINE_S):
+            await look(not_before={broker.address: loop.time() + 0.01})
+
+
+def test_and_that_while_doubles() -> None:
+    address = BrokerAddress(host="a")
+
+    async def main() -> list[float]:
+        asked = Reconnecting(
+            (address,), "a", will_topic=None, timeout=1, look_back=1, identity=None,
+            receive=lambda *_: None, emit=lambda _: None, serve=lambda _: asyncio.sleep(0),
+        )  # fmt: skip
+        found = []
+        for _ in range(8):
+            asked._is_useless(address)
+            found.append(asked._useless_s[address])
+        asked.stands()
+        assert not asked._useless_s
+        return found
+
+    assert asyncio.run(main()) == [60, 120, 240, 480, 960, 1920, 3600, 3600]

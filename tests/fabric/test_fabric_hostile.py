@@ -19,12 +19,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from edgepeer.errors import WireError
+from edgepeer.fabric import connection as connection_module
 from edgepeer.fabric import inbox
 from edgepeer.fabric.connection import LARGEST_BYTES
 from edgepeer.fabric.documents import PeerReport, Telemetry
 from edgepeer.fabric.envelope import MARGIN_BYTES
-from edgepeer.fabric.events import Connected, JobSpoiled, PresenceSeen, Synced
-from edgepeer.fabric.topics import Topics
+from edgepeer.fabric.events import Connected, JobSpoiled, PresenceSeen, RelaySeen, Synced
+from edgepeer.fabric.topics import Group, Topics
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack
 
 TOPICS = Topics("lab")
@@ -188,3 +189,22 @@ async def test_fuzzed_messages_are_rejected_or_told(
         assert guest.client.reconnects == late.client.reconnects == 0
         for name in EVERY_TOPIC:
             await raw.publish(name, b"", qos=1, retain=True)
+
+
+async def test_a_broker_that_always_has_more_to_say_gives_others_their_turn(
+    broker: Broker, invite: Invite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In TLS more may be here already than the socket tells of, again and again."""
+    asked = 0
+
+    def pending(sock: connection_module._Socket) -> int:
+        nonlocal asked
+        asked += 1
+        return 1
+
+    monkeypatch.setattr(connection_module._Socket, "pending", pending, raising=False)
+    monkeypatch.setattr(connection_module, "TlsSocket", connection_module._Socket)
+    guest = await invite(broker.address, "a", interests=Group.RELAY)
+    assert guest.client.publish_relay("a", b"to myself")
+    await guest.until_seen(RelaySeen(b"to myself"))
+    assert asked > 64

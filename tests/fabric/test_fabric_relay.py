@@ -10,6 +10,8 @@ import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate
 
 from edgepeer.errors import ConfigError, ProtocolBug
+from edgepeer.fabric import connection as connection_module
+from edgepeer.fabric.connection import publish
 from edgepeer.fabric.documents import MAX_ADDRESSES
 from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
@@ -117,12 +119,13 @@ class SlowBroker:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.least_s = 4.0
         self.acknowledge = asyncio.Event()
         self.error: Exception | None = None
         self._client = SimpleNamespace(socket=lambda: None, _out_packet=())
 
     async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout: float) -> None:
-        assert (qos, retain, timeout >= 4) == (1, False, True)
+        assert (qos, retain, timeout >= self.least_s) == (1, False, True)
         self.sent.append(payload)
         await self.acknowledge.wait()
         if self.error is not None:
@@ -156,3 +159,24 @@ async def test_what_is_on_its_way_is_bounded_in_bytes_and_count() -> None:
             await sending
     queue.close()
     assert not queue.add("t", b"closed")
+
+
+@pytest.mark.parametrize("where", ["in the queue", "in the socket", "nowhere"])
+async def test_a_message_has_the_time_that_all_before_it_takes(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: small notes go the same way as what is relayed."""
+    slow, behind = SlowBroker(), 10_000 * int(DEADLINE_S)
+    slow.least_s = 0.0
+    if where == "in the queue":
+        slow._client._out_packet = ({"to_process": behind},)
+    elif where == "in the socket":
+        slow._client.socket = object
+        monkeypatch.setattr(connection_module, "unacknowledged", lambda sock: behind)
+    saying = asyncio.create_task(publish(slow, "t", b"", timeout=0.0))  # type: ignore[arg-type]
+    for _ in range(50):
+        await asyncio.sleep(0)
+    slow.acknowledge.set()
+    if where == "nowhere":
+        with pytest.raises(aiomqtt.MqttError, match="timed out"):
+            await saying
+    else:
+        await saying

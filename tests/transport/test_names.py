@@ -7,6 +7,7 @@ import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import uvloop
@@ -197,3 +198,31 @@ async def test_without_files_nobody_is_reached() -> None:
 
     with pytest.raises(OSError, match="Too many open files"):
         await connect_to("127.0.0.1", 1, PATIENCE_S, make=none)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_a_machine_without_ipv6_takes_the_next_address(monkeypatch: pytest.MonkeyPatch, others: bool) -> None:
+    """As with ipv6.disable=1, or in a unit with RestrictAddressFamilies=AF_INET."""
+
+    class OnlyV4(socket.socket):
+        def __init__(self, family: int = -1, *more: int) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *more)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        places = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))]
+        if others:
+            places.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)))
+
+        async def found(host: str, port: int) -> list[tuple[Any, ...]]:
+            return places
+
+        monkeypatch.setattr(sockets, "look_up", found)
+        if others:
+            with await connect_to("hub", port, PATIENCE_S, make=OnlyV4) as sock:
+                assert sock.getpeername()[1] == port
+        else:
+            with pytest.raises(OSError, match="Address family not supported"):
+                await connect_to("hub", port, PATIENCE_S, make=OnlyV4)

@@ -537,3 +537,12 @@ def test_bit_sets(positions: set[int]) -> None:
     assert len(packed) <= 512
     unpacked = fr.unpack_set(packed)
     assert {position for position in range(4096) if unpacked >> position & 1} == positions
+
+
+def test_what_is_refused_is_not_quoted_at_length() -> None:
+    """Each line of a log would be as long as a stranger likes."""
+    forged = msgpack.packb([1, 1, 1, 1, "x" * 60_000])
+    for kind in (fr.Abort, fr.Reduce, fr.Result):
+        with pytest.raises(WireError) as caught:
+            codec.decode_header(kind, forged, 0)
+        assert len(str(caught.value)) < 250
