@@ -15,6 +15,7 @@ What is used of aiomqtt and paho that is not public, for want of a public way:
     paho.Client._in_packet              what has come of a packet: paho would take 256 MiB from whoever sends them
     paho.Client._in_messages            what it keeps until the broker lets it go, and ...
     paho.Client._out_packet             ... what the broker has yet to read: neither has a bound
+    paho.Client._out_messages           what waits for others to be acknowledged: how much goes first
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import aiomqtt
-from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.enums import MessageState, MQTTErrorCode
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgepeer.cancelling import mind_cancellation
@@ -54,6 +55,7 @@ _IN_A_TURN: Final = 64
 _SLOWEST_BYTES_PER_S: Final = 10_000
 _MOST_UNREAD: Final = 65_536
 """Packets that wait for the broker to read: we send few that it has not asked for by its own."""
+_QUEUED: Final = MessageState.MQTT_MS_QUEUED
 _GOODBYE_S: Final = 1.0
 _HUNG_UP: Final = "hung up"
 _QUIET = logging.getLogger("edgepeer.fabric.mqtt")
@@ -256,8 +258,11 @@ async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain:
 
 def _on_their_way(client: aiomqtt.Client) -> int:
     """How many bytes have been said already that the broker's machine has yet to take."""
-    sock = client._client.socket()
-    queued = sum(packet["to_process"] for packet in tuple(client._client._out_packet))
+    paho = client._client
+    sock = paho.socket()
+    queued = sum(packet["to_process"] for packet in tuple(paho._out_packet))
+    # Of what is to be acknowledged paho begins only with some.
+    queued += sum(len(each.payload) for each in tuple(paho._out_messages.values()) if each.state is _QUEUED)
     return queued + (unacknowledged(sock) if sock is not None else 0)
 
 

@@ -15,9 +15,11 @@ from edgepeer.transport.base import Channel, Traffic
 from edgepeer.trust.names import Role
 from edgepeer.wire.frames import PART, Bye, Frame, Hello, Ping, StateRequest
 
-__all__ = ["FrameListener", "Session", "SessionOwner"]
+__all__ = ["NOBODY", "FrameListener", "Session", "SessionOwner"]
 
 HELLO_WITHIN_S: Final = 5.0
+NOBODY: Final = PeerId("?")
+"""Whom one looks for who only wants to hear who is there: no peer is called so."""
 
 
 class FrameListener(Protocol):
@@ -162,8 +164,9 @@ class Session:
         self._refuse(f"{type(frame).__name__} from {self.channel.holder}: only a peer may say that")
 
     def _refuse(self, reason: str) -> None:
-        self._traffic.frames_rejected += 1
-        self._owner.refused.add("connection with %s closed: %s", self.channel.remote, reason)
+        if self.wanted != NOBODY:  # else it is not they who had no business here
+            self._traffic.frames_rejected += 1
+            self._owner.refused.add("connection with %s closed: %s", self.channel.remote, reason)
         self.channel.close(reason)
 
     def closed(self, reason: str) -> None:

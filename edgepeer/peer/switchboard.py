@@ -11,7 +11,7 @@ from typing import Final
 
 from edgepeer.complaints import Complaints
 from edgepeer.ids import PeerId
-from edgepeer.peer.session import FrameListener, Session
+from edgepeer.peer.session import NOBODY, FrameListener, Session
 from edgepeer.peer.whereabouts import Whereabouts
 from edgepeer.processes import os_reason
 from edgepeer.topology.view import Member
@@ -29,8 +29,6 @@ CROSSING_S: Final = 2.0
 """Two connections made within this time may be two peers who dialled each other at once."""
 STRANGERS_BYTES: Final = 8 << 20
 """So much of documents, together, is held for peers that nobody has told of."""
-_NOBODY: Final = PeerId("?")
-"""Whom one looks for who only wants to hear who is there: no peer is called so."""
 
 
 class Switchboard:
@@ -161,14 +159,17 @@ class Switchboard:
     def may_meet(self, member: Member) -> bool:
         """Whether that peer has not been found yet where it says that it is, and may be."""
         places = self._whereabouts.elsewhere(member)
-        return bool(places) and member.id != self.hello.peer and not self._whereabouts.is_known(member)
+        if not places or member.id in (self.hello.peer, *self._evicted):
+            return False
+        return not self._whereabouts.is_known(member)
 
     async def meet(self, peer: PeerId, member: Member) -> None:
         """See whether it is that peer who answers there, and hang up: to the other end that is a wrong number."""
         for address in self._whereabouts.elsewhere(member):
             made: list[Session] = []
             try:
-                await self._transport.dial(address, partial(self._call, _NOBODY, made), timeout=DIAL_TIMEOUT_S)
+                call = partial(self._call, NOBODY, made)
+                await self._transport.dial(address, call, timeout=DIAL_TIMEOUT_S, quiet=True)
                 await made[0].settled
             except OSError:
                 continue

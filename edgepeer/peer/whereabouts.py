@@ -2,7 +2,8 @@
 
     connections are refused by             | so that life
     ---------------------------------------+-------------------------------------------------------------------
-    this machine, to a peer on it          | has ended: its own kernel says so
+    this machine, to a peer on it, at one  | has ended: its own kernel says so
+    of this machine's own addresses        |
     a host where it has answered in this   | has ended
     process' time, or has called from      |
     this machine, or another one on its    | may go on: a peer behind NAT says addresses that are another
@@ -15,7 +16,9 @@ a generation of its own beside it.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -60,13 +63,25 @@ class Whereabouts:
 
     def is_known(self, member: Member) -> bool:
         """Whether it says something of that peer if all of its addresses refuse."""
-        if self._machine and member.machine == self._machine:
+        here = bool(self._machine) and member.machine == self._machine
+        if here and all(_is_ours(_host(address)) for address in member.addresses):
             return True
         return any((PeerId(member.id), _host(address)) in self._found for address in member.addresses)
 
     def elsewhere(self, member: Member) -> tuple[str, ...]:
         """The addresses where that peer may be found."""
         return tuple(address for address in member.addresses if not is_loopback(_host(address)))
+
+
+def _is_ours(host: str) -> bool:
+    """Whether it is an address of this machine, and not a router's that forwards a port to it."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def _host(place: str) -> str:

@@ -127,8 +127,9 @@ class Shaping:
         self._findings.enter(view)
         if before is None or set(before.ids) != set(view.ids):
             if self._tried is not None:  # it is judged all the same: nobody else would take back what is worse
-                old, took = self._tried
-                self._tried = _among(old, view), took
+                (old, took), form = self._tried, _form(view)
+                old = _among(old, view)
+                self._tried = (old, took) if _key(old) != _key(form) else None
         elif wish is not None and _key(wish) == _key(_form(view)) != _key(_form(before)):
             took_back = self._tried is not None and _key(self._tried[0]) == _key(wish)
             self._tried = None if took_back or mends or usual is None else (_form(before), usual)

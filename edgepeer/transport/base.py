@@ -98,5 +98,9 @@ class Transport(Protocol):
     async def listen(self, address: str, accept: Accept) -> Listener:
         """Let others connect. Raises ConfigError if that address can't be used."""
 
-    async def dial(self, address: str, accept: Accept, *, timeout: float) -> Channel:
-        """Connect. Raises OSError or TimeoutError if nobody answers."""
+    async def dial(self, address: str, accept: Accept, *, timeout: float, quiet: bool = False) -> Channel:
+        """Connect. `quiet`: whoever is there need not be one of us, and is not complained of.
+
+        Raises:
+            OSError: nobody answers; TimeoutError is one.
+        """

@@ -71,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         """... and how many little ones were, since that came to `_counted`."""
         self._counted = 0
         self.remote = "?"
+        self.quiet = False
+        """Whoever is at the other end need not be one of us."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
@@ -121,9 +123,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reject(self, error: Exception) -> None:
         """What has come is nothing that may."""
-        self._traffic.frames_rejected += 1
-        self._shared.complaints.add("connection with %s closed: %s", self.remote, error)
+        self._complain("connection with %s closed: %s", str(error))
         self.close(str(error))
+
+    def _complain(self, text: str, reason: str) -> None:
+        if not self.quiet:
+            self._traffic.frames_rejected += 1
+            self._shared.complaints.add(text, self.remote, reason)
 
     # -- a channel -----------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class MemoryTransport:
         self._hub._doors[bound] = (accept, self.traffic)
         return _MemoryListener(self._hub._doors, bound)
 
-    async def dial(self, address: str, accept: Accept, *, timeout: float) -> _MemoryChannel:
+    async def dial(self, address: str, accept: Accept, *, timeout: float, quiet: bool = False) -> _MemoryChannel:
         door = self._hub._doors.get(address)
         if door is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")

@@ -214,14 +214,12 @@ class SecureConnection(Connection):
 
     def turn_away(self, reason: str) -> None:
         """Somebody else has more of a claim to the place of who does not show who it is."""
-        self._traffic.frames_rejected += 1
-        self._fleet.complaints.add("connection from %s refused: %s", self.remote, reason)
+        self._complain("connection from %s refused: %s", reason)
         self.abort(reason)
 
     def _turn_down(self, reason: str) -> None:
         """The other end is nobody to talk to, or does not want to talk to us."""
-        self._traffic.frames_rejected += 1
-        self._fleet.complaints.add("connection with %s refused: %s", self.remote, reason)
+        self._complain("connection with %s refused: %s", reason)
         self._reason = self._reason or reason
         self._closing = True
         if self._transport is not None and not self._dialled and reason.startswith("it speaks without"):

@@ -100,7 +100,7 @@ class TcpTransport:
             raise ConfigError(f"listen {address}: {os_reason(error)}; use another address or port") from error
         return _TcpListener(server)
 
-    async def dial(self, address: str, accept: Accept, *, timeout: float) -> Channel:
+    async def dial(self, address: str, accept: Accept, *, timeout: float, quiet: bool = False) -> Channel:
         try:
             host, port = parse_address(address)
         except ConfigError as error:  # not ours: somebody says that it is there
@@ -108,6 +108,7 @@ class TcpTransport:
         loop = asyncio.get_running_loop()
         own = self._host if share_loopback(self._host, host) else None
         channel = self._dialled(accept)
+        channel.quiet = quiet
         try:
             async with asyncio.timeout(timeout):
                 sock = await connect_to(host, port, timeout, source=own)

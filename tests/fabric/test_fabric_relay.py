@@ -11,7 +11,8 @@ from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate
 
 from edgepeer.errors import ConfigError, ProtocolBug
 from edgepeer.fabric import connection as connection_module
-from edgepeer.fabric.connection import publish
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.connection import connection, publish
 from edgepeer.fabric.documents import MAX_ADDRESSES
 from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
@@ -122,7 +123,7 @@ class SlowBroker:
         self.least_s = 4.0
         self.acknowledge = asyncio.Event()
         self.error: Exception | None = None
-        self._client = SimpleNamespace(socket=lambda: None, _out_packet=())
+        self._client = SimpleNamespace(socket=lambda: None, _out_packet=(), _out_messages={})
 
     async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout: float) -> None:
         assert (qos, retain, timeout >= self.least_s) == (1, False, True)
@@ -180,3 +181,26 @@ async def test_a_message_has_the_time_that_all_before_it_takes(where: str, monke
             await saying
     else:
         await saying
+
+
+async def test_whatever_paho_has_not_begun_to_send_goes_first_too() -> None:
+    """It sends no more than twenty messages before they are acknowledged."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes.fromhex("20020000"))
+        await over.wait()
+        writer.close()
+
+    over, size, count = asyncio.Event(), 8000, 60
+    async with asyncio.timeout(DEADLINE_S), await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        address = BrokerAddress(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        async with connection(
+            address, identifier="a", will_topic=None, on_message=lambda *_: None, timeout=DEADLINE_S
+        ) as client:
+            saying = [asyncio.create_task(publish(client, "t", bytes(size), timeout=DEADLINE_S)) for _ in range(count)]
+            await asyncio.sleep(0)
+            assert connection_module._on_their_way(client) > count * size
+            for task in saying:
+                task.cancel()
+            await asyncio.gather(*saying, return_exceptions=True)
+            over.set()

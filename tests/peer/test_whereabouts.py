@@ -81,6 +81,9 @@ async def test_of_whom_was_never_met_it_says_nothing_but_on_this_machine(host: s
     async with desk("a") as (a, lines, _):
         assert not await refuses(a, lines, nobody(host))
         assert await refuses(a, lines, nobody(host), machine="a's")
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as router:
+            place = f"localhost:{router.getsockname()[1]}"
+        assert not await refuses(a, lines, place, machine="a's")  # a name, or an address, that is a router's
 
 
 @pytest.mark.parametrize("how", ["dialled", "met"])

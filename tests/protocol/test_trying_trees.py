@@ -6,7 +6,7 @@ import pytest
 
 from edgepeer.protocol.shape import Choice
 from edgepeer.protocol.shaping import COLD, LOOKS, TRIED, Shaping
-from edgepeer.topology.view import Member, View
+from edgepeer.topology.view import Form, Member, View
 from edgepeer.wire.frames import Measured, OfLink
 
 VIEW = View(epoch=1, members=tuple(Member(id=f"p{at}", incarnation=1) for at in range(7)))
@@ -132,3 +132,18 @@ def test_and_so_it_is_if_somebody_leaves_or_comes_meanwhile(change: str, at: int
     assert (back.fanout, back.lanes, back.leaves) == (VIEW.fanout, VIEW.lanes, VIEW.leaves)
     head.enter(back)
     assert head.shaping._tried is None, "they are the usual ones again"
+
+
+def test_if_they_differed_by_who_has_left_nothing_is_on_trial_any_more() -> None:
+    """What is there would be taken back for what is there, again and again, and nothing better looked for."""
+    head = Head()
+    for _ in range(COLD + TRIED):
+        head.round(0.5)
+    form = Form(order=VIEW.ids, fanout=VIEW.fanout, lanes=VIEW.lanes, leaves=1, why="p6 is slow")
+    head.shaping._wish = form
+    head.enter(VIEW.successor(first_round=9, form=form))
+    assert head.shaping._tried is not None
+    head.enter(head.view.successor(first_round=10, without=[VIEW.ids[-1]]))
+    assert head.shaping._tried is None
+    following = head.until_other_trees()
+    assert following.lanes > 1
