@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
@@ -59,11 +60,17 @@ class NotLetIn(Exception):
 
 
 class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
-    """amqtt's broker, true to MQTT where two clients connect at once."""
+    """amqtt's broker, true to MQTT where two clients connect at once, or one says nothing any more."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self._tasks_queue = _Deliveries()
 
     async def _initialize_client_session(self, *connection: Any) -> tuple[Any, Session]:
         handler, session = await super()._initialize_client_session(*connection)
         handler._send_packet = _cancelled_as_asked(handler._send_packet)
+        reader, writer, *_ = connection
+        handler.handle_read_timeout = _Silence(reader, writer).note
         return handler, session
 
     async def _publish_retained_messages_for_subscription(
@@ -203,6 +210,9 @@ class Writer(StreamWriterAdapter):  # type: ignore[misc]  # the same
         with _gone():
             await super().drain()
 
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
 
 @contextlib.contextmanager
 def _gone() -> Iterator[None]:
@@ -213,6 +223,36 @@ def _gone() -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         raise ConnectionResetError(str(error)) from None
+
+
+class _Deliveries(deque[asyncio.Task[Any]]):
+    """What is being delivered. amqtt keeps all of it until the oldest is delivered, and that may be to somebody who is
+    stuck, while others have read theirs long ago."""
+
+    def append(self, task: asyncio.Task[Any]) -> None:
+        super().append(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        with contextlib.suppress(ValueError):  # amqtt has taken it already
+            self.remove(task)
+        if not task.cancelled():
+            task.exception()
+
+
+class _Silence:
+    """A client that has not said anything for as long as it may is gone: its process stands still, though its machine
+    answers. Only the second time in a row, as this process may have stood still itself."""
+
+    def __init__(self, reader: _Again, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
+        self._reads = -1
+
+    def note(self) -> None:
+        """Nothing has come for that long."""
+        if self._reader.reads == self._reads:
+            self._writer.abort()
+        self._reads = self._reader.reads
 
 
 def _cancelled_as_asked(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
@@ -254,12 +294,16 @@ class _Again(ReaderAdapter):  # type: ignore[misc]  # the same
     def __init__(self, first: bytes, then: StreamReaderAdapter | None) -> None:
         self._first = memoryview(first)
         self._then = then
+        self.reads = 0
+        """How often something has come."""
 
     async def read(self, n: int = -1) -> Any:
         found, self._first = bytes(self._first[:n]), self._first[n:]
         if len(found) == n or self._then is None:
             return found
-        return found + bytes(await self._then.read(n - len(found) if n >= 0 else n))
+        more = bytes(await self._then.read(n - len(found) if n >= 0 else n))
+        self.reads += 1
+        return found + more
 
     def feed_eof(self) -> None:
         if self._then is not None:

@@ -119,7 +119,7 @@ class FabricClient:
         self._connections = Reconnecting(
             broker.choices,
             self._identifier,
-            will_topic=will_topic,
+            will_topic=will_topic or self._hearing.probe,  # whose name may never come again, to clear it
             timeout=timeout,
             look_back=look_back,
             identity=identity,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import aiomqtt
-from fabric_guests import Broker, Invite, presence
+import pytest
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, presence
 
 from edgepeer.fabric.asking import MAX_ANSWERS, Answers
 from edgepeer.fabric.documents import Answer, Ask
@@ -101,6 +104,28 @@ async def test_nothing_of_the_probe_stays(broker: Broker, invite: Invite) -> Non
                 break
             kept.append(str(message.topic))
     assert kept == [TOPICS.presence("a")]
+
+
+async def test_nor_of_one_that_was_broken_off(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who only looks has another name each time: nobody would clear it."""
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("edgepeer.fabric.client.subscribe", never)
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        aiomqtt.Client(broker.address.host, broker.address.port) as raw,
+    ):
+        await raw.subscribe(f"{TOPICS.root}#", 1)
+        guest = Guest(broker.address, "guest")
+        run = asyncio.create_task(guest.client.run())
+        said = await anext(raw.messages)
+        assert said.payload
+        run.cancel()
+        cleared = await anext(raw.messages)
+        assert (str(cleared.topic), cleared.payload) == (str(said.topic), b"")
+        await asyncio.gather(run, return_exceptions=True)
 
 
 def test_answers_are_what_is_kept_when_they_are_said() -> None:

@@ -24,7 +24,7 @@ from ports import free_port
 from edgepeer.errors import ConfigError
 from edgepeer.fabric import broker as broker_module
 from edgepeer.fabric import mosquitto as mosquitto_module
-from edgepeer.fabric.amqtt_parts import Writer
+from edgepeer.fabric.amqtt_parts import TidyBroker, Writer
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import Disconnected
 from edgepeer.fabric.mosquitto import Mosquitto, find_mosquitto
@@ -315,4 +315,53 @@ async def test_a_client_whose_machine_has_lost_its_power_is_let_go() -> None:
         assert len(theirs) == 1
         theirs[0].set_exception(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
         assert await reader.read() == b""
+        writer.close()
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    return bytes([kind, len(body)]) + body
+
+
+async def client(
+    broker: EmbeddedBroker, name: bytes, keepalive: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(broker.address.host, broker.address.port)
+    writer.write(packet(0x10, b"\0\4MQTT\4\2" + keepalive.to_bytes(2, "big") + len(name).to_bytes(2, "big") + name))
+    assert (await reader.readexactly(4))[0] == 0x20
+    return reader, writer
+
+
+async def test_a_client_whose_process_stands_still_is_let_go() -> None:
+    """Its machine takes what comes, and answers TCP's questions whether it is there."""
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        reader, writer = await client(broker, b"x", keepalive=1)
+        writer.write(packet(0xC0, b""))
+        assert await reader.readexactly(2) == packet(0xD0, b"")
+        began = asyncio.get_running_loop().time()
+        assert await reader.read() == b""
+        assert asyncio.get_running_loop().time() - began > 1.0
+        writer.close()
+
+
+async def test_what_others_have_read_is_not_kept_for_one_who_is_stuck() -> None:
+    size, count = 60_000, 300
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        stuck_reader, stuck = await client(broker, b"stuck", keepalive=0)
+        stuck.write(packet(0x82, b"\0\1\0\1t\0"))
+        assert await stuck_reader.readexactly(5)
+        stuck.transport.pause_reading()  # type: ignore[attr-defined]
+        reader, writer = await client(broker, b"quick", keepalive=0)
+        writer.write(packet(0x82, b"\0\1\0\1u\0"))
+        assert await reader.readexactly(5)
+        body = b"\0\1t" + bytes(size)
+        long = bytes([0x30, len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14]) + body
+        for _ in range(count):
+            writer.write(long)
+        for number in range(count):  # these are behind them, and all come
+            writer.write(packet(0x30, b"\0\1u%d" % number))
+        for number in range(count):
+            assert await reader.readexactly(len(wanted := packet(0x30, b"\0\1u%d" % number))) == wanted
+        queue = next(each for each in gc.get_objects() if isinstance(each, TidyBroker))._tasks_queue
+        assert len(queue) <= count  # what is for the one, and nothing of the other's
+        stuck.transport.abort()
         writer.close()
