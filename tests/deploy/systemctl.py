@@ -86,10 +86,13 @@ def start(unit: str) -> int:
     environment |= dict(placed(value).split("=", 1) for key, _, value in lines if key == "Environment")
     if state := settings.get("StateDirectory"):
         (ROOT / "var/lib" / state).mkdir(parents=True, exist_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready,
+        tempfile.TemporaryDirectory(prefix="notify-") as place,
+    ):
         if settings.get("Type") == "notify":
             # In a place of its own: the name of such a socket may have 107 bytes.
-            address = str(Path(tempfile.mkdtemp(prefix="notify-")) / "socket")
+            address = str(Path(place) / "socket")
             ready.bind(address)
             environment["NOTIFY_SOCKET"] = address
         with (RUN / f"{unit}.log").open("ab") as log:
