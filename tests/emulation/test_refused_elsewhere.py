@@ -1,4 +1,4 @@
-"""Peers that nobody can dial, as processes in networks of their own: what refuses there is another machine than theirs."""
+"""Peers that nobody can dial, as processes in networks of their own: what refuses there is another machine."""
 
 from __future__ import annotations
 
