@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 MAX_READ_BYTES: Final = 16 << 20
+MAX_WAITING_BYTES: Final = 128 << 20
+"""For one client. A peer hands the broker no more than 8 MiB that has not been taken, whomever it is for."""
 _CONNECT: Final = b"\x10"
 _CONNECT_BYTES: Final = 64 << 10
 _LENGTH_BYTES: Final = 3
@@ -71,6 +73,7 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
         handler._send_packet = _cancelled_as_asked(handler._send_packet)
         reader, writer, *_ = connection
         handler.handle_read_timeout = _Silence(reader, writer).note
+        handler.mqtt_publish = _Waiting(handler.mqtt_publish, writer).publish
         return handler, session
 
     async def _publish_retained_messages_for_subscription(
@@ -238,6 +241,23 @@ class _Deliveries(deque[asyncio.Task[Any]]):
             self.remove(task)
         if not task.cancelled():
             task.exception()
+
+
+class _Waiting:
+    """What waits for a client that reads more slowly than others say something to it: no more than so much."""
+
+    def __init__(self, publish: Callable[..., Awaitable[Any]], writer: Writer) -> None:
+        self._publish, self._writer = publish, writer
+        self._bytes = 0
+
+    async def publish(self, topic: str, data: bytes, *more: Any, **options: Any) -> Any:
+        self._bytes += len(data)
+        if self._bytes > MAX_WAITING_BYTES:
+            self._writer.abort()
+        try:
+            return await self._publish(topic, data, *more, **options)
+        finally:
+            self._bytes -= len(data)
 
 
 class _Silence:

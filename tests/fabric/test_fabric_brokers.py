@@ -22,6 +22,7 @@ from fabric_guests import DEADLINE_S, Broker, Invite
 from ports import free_port
 
 from edgepeer.errors import ConfigError
+from edgepeer.fabric import amqtt_parts
 from edgepeer.fabric import broker as broker_module
 from edgepeer.fabric import mosquitto as mosquitto_module
 from edgepeer.fabric.amqtt_parts import TidyBroker, Writer
@@ -344,7 +345,7 @@ async def test_a_client_whose_process_stands_still_is_let_go() -> None:
 
 
 async def test_what_others_have_read_is_not_kept_for_one_who_is_stuck() -> None:
-    size, count = 60_000, 300
+    size, count = 120_000, 300
     async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
         stuck_reader, stuck = await client(broker, b"stuck", keepalive=0)
         stuck.write(packet(0x82, b"\0\1\0\1t\0"))
@@ -364,4 +365,27 @@ async def test_what_others_have_read_is_not_kept_for_one_who_is_stuck() -> None:
         queue = next(each for each in gc.get_objects() if isinstance(each, TidyBroker))._tasks_queue
         assert len(queue) <= count  # what is for the one, and nothing of the other's
         stuck.transport.abort()
+        writer.close()
+
+
+async def test_who_reads_too_slowly_for_what_is_said_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 100_000
+    monkeypatch.setattr(amqtt_parts, "MAX_WAITING_BYTES", 20 * size)
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        slow_reader, slow = await client(broker, b"slow", keepalive=0)
+        slow.write(packet(0x82, b"\0\1\0\1t\0"))
+        assert await slow_reader.readexactly(5)
+        slow.transport.pause_reading()  # type: ignore[attr-defined]
+        reader, writer = await client(broker, b"quick", keepalive=0)
+        body = b"\0\1t" + bytes(size)
+        long = bytes([0x30, len(body) & 0x7F | 0x80, len(body) >> 7 & 0x7F | 0x80, len(body) >> 14]) + body
+        for _ in range(600):  # more than all buffers on the way may hold
+            writer.write(long)
+        writer.write(packet(0xC0, b""))
+        assert await reader.readexactly(2) == packet(0xD0, b"")  # all of it has been taken
+        slow.transport.resume_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(ConnectionResetError):
+            while await slow_reader.read(1 << 20):
+                pass
+        slow.close()
         writer.close()
