@@ -1,7 +1,7 @@
 """An MQTT broker inside this process, for one machine or a small fleet without a broker of its own.
 
 Speaks MQTT 3.1.1, holds everything in memory, takes packets of up to 16 MiB, and keeps nothing when it ends. Needs the
-`broker` extra. A client that vanishes without a word is noticed after half a minute.
+`broker` extra. A client that vanishes without a word, or says nothing any more, is let go after half a minute.
 
 In a fleet it speaks TLS, and only with members, each of whom may do what its certificate is for (rights.py): who has
 been evicted is off at once, and what it has heard of that, it tells whoever comes. Without one it speaks in clear text.
