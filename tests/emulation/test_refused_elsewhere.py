@@ -33,7 +33,7 @@ async def main(broker, name, listen, patience):
             except EdgepeerError as error:
                 said = [type(error).__name__, str(error)]
             print(json.dumps(said), flush=True)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # as a user's program computes between rounds; no test waits by it
 
 asyncio.run(main(*sys.argv[1:]))
 """
