@@ -230,6 +230,7 @@ class Course:
             mine = bool(view.run) and run == view.run
             place.committed = (number if mine else UNKNOWN) if view.run else view.first_round - 1
             place.restored, place.missing = self._restored(of) if mine else None, False
+            place.carried = False
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
@@ -238,11 +239,22 @@ class Course:
             may_be_decided |= self._may_have_been_out(before.view, view)
             if before.view.generation != view.generation:
                 place.over = UNKNOWN  # in this one nothing is
+                place.carried = place.committed != UNKNOWN
         if not self.round.begun:
             self.origin = frozenset(view.ids)
+        self._take_back()
         self._restart(now, may_be_decided=may_be_decided)
         if place.over <= 0:  # else neighbours have been further here than is known any more
             self._go_on_from_own()  # whoever had a later one may be gone
+
+    def _take_back(self) -> None:
+        """Give nothing in this view beside a state that the owner has lost, and that another's may take the place of:
+        then it would have to be there until the round is over, which is never where nobody else has that state."""
+        rd = self.round
+        if self.place.missing and self.place.earlier and not self.holding and rd.brings.vector is not None:
+            if rd.brings.waits:
+                self._emit(fx.RoundAborted(self.run, self.place.committed + 1, "run", "its state is lost", mine=True))
+            rd.take_back()
 
     @staticmethod
     def _may_have_been_out(before: View, view: View) -> bool:
@@ -256,7 +268,7 @@ class Course:
         place = self.place
         self._drop_round("anew" if anew else "left", reason)
         place.here = None
-        place.run, place.committed, place.restored, place.missing = "", 0, None, False
+        place.run, place.committed, place.restored, place.missing, place.carried = "", 0, None, False, False
         self.closing.enter()
 
     def _drop_round(self, cause: Literal["left", "anew", "run"], reason: str) -> None:
@@ -370,7 +382,7 @@ class Course:
         """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round
         has come, and takes the place of all that was known here of the rounds until then, what was held included."""
         place = self.place
-        over = place.committed if place.restored is None else UNKNOWN  # what is restored is of before
+        over = UNKNOWN if place.earlier else place.committed
         over = max(over, place.over, UNKNOWN if loading is None else loading)
         self._own_state = "", 0, None
         self._skip(UNKNOWN)
@@ -404,7 +416,7 @@ class Course:
 
     def _skip(self, committed: int) -> None:
         self._drop_round("run", "the run went on without this peer")
-        self.place.committed, self.place.restored = committed, None
+        self.place.committed, self.place.restored, self.place.carried = committed, None, False
         if self.place.view is not None:
             self.origin = frozenset(self.place.view.ids)
         self._restart(self.place.now, may_be_decided=True)
@@ -488,7 +500,7 @@ class Course:
         for peer, at in here.at.items():
             if at == self.committed:
                 here.at[peer] = ended.round
-        self.place.committed, self.place.restored = ended.round, None
+        self.place.committed, self.place.restored, self.place.carried = ended.round, None, False
         self._own_state = "", 0, None  # it is of the past
         if isinstance(ended, Dropped):
             self._emit(fx.RoundAborted(self.run, ended.round, ended.cause, ended.reason, mine=waits))

@@ -396,10 +396,17 @@ class Neighbours:
         if course.holding or course.giving or course.passing_on or place.frozen:
             return
         known = any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around())
-        if known or place.restored is not None:
+        if known or place.restored is not None or (place.carried and self._nobody_is_behind()):
             self._course.forget()
             self._stop_giving()
             self.sync_all()
+
+    def _nobody_is_behind(self) -> bool:
+        """Whether no neighbour may be handed over what is kept here of how the last rounds have ended."""
+        here, place = self._place.here, self._place
+        if here is None or not all(map(self.is_level, here.neighbours)):
+            return False
+        return not any(self._course.past.first(place.committed) - 1 <= at < place.committed for at in here.at.values())
 
     def on_adopted(self, event: ev.Adopted) -> None:
         """The owner has put it to use. What has come in an earlier life counts no more: it may be of a generation that

@@ -39,6 +39,9 @@ class Place:
         """Whether this process was stopped, and may not know of all that has happened meanwhile (waking.py)."""
         self.restored: Lineage | None = None
         """The state is from a checkpoint of that lineage, another than the view's, and no round has been over since."""
+        self.carried = False
+        """What stands here is of an earlier generation, with which this one goes on, and no round has been over
+        since."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.taking: int | None = None
@@ -64,6 +67,11 @@ class Place:
     def frozen(self) -> bool:
         """Whether to take part in nothing that could help to decide a round."""
         return self.waking or self._succession.frozen
+
+    @property
+    def earlier(self) -> bool:
+        """Whether nothing is over in this generation, as far as is known here: what stands here is from before it."""
+        return self.carried or self.restored is not None
 
     @property
     def standing(self) -> int:

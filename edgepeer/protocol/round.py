@@ -198,6 +198,11 @@ class Round:
         self._move("encode")
         self.brings.vector, self.brings.weight, self.shape = vector, 1.0, shape
 
+    def take_back(self) -> None:
+        """Nothing that the owner has brought is to be given in the view that follows."""
+        lent = self._lent_to(self.brings.vector) if self.brings.vector is not None else []
+        self.brings = Contribution(lent=self.brings.lent.union(lent))
+
     def abandon(self) -> list[PeerId]:
         """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns the parents
         that its memory may be on its way to: those of an earlier view may still work in that, and of several trees one

@@ -18,6 +18,7 @@ OWNERS = {
         "committed",
         "restored",
         "missing",
+        "carried",
         "loading",
         "taking",
         "over",
