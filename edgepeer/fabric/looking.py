@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edgepeer.errors import FabricError
@@ -31,7 +30,7 @@ async def look_for(
     every: float,
     timeout: float,
     identity: Identity | None = None,
-    not_before: Mapping[BrokerAddress, float] = MappingProxyType({}),
+    too_soon: Callable[[BrokerAddress], bool],
 ) -> None:
     """Look until one lets us in, as a client of a name like that; for ever, if there is none.
 
@@ -39,7 +38,7 @@ async def look_for(
         every: seconds, on average, between two looks.
         timeout: for finding and reaching a broker, and again for its answer.
         identity: as of `connection`.
-        not_before: for whom it is too soon until then, by the loop's clock.
+        too_soon: whether one is not to be looked for yet.
 
     Raises:
         Back: one has let us in.
@@ -47,9 +46,8 @@ async def look_for(
     while True:
         # With jitter: a fleet that goes back does not do so in one wave.
         await asyncio.sleep(every * _JITTER.uniform(0.5, 1.5))
-        now = asyncio.get_running_loop().time()
         for broker in earlier:
-            if now < not_before.get(broker, now):
+            if too_soon(broker):
                 continue
             try:
                 async with connection(

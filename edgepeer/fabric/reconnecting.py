@@ -87,10 +87,9 @@ class Reconnecting:
         self._receive = receive
         self._emit = emit
         self._serve = serve
-        self._useless_s: dict[BrokerAddress, float] = {}
-        """Of brokers that have let us in, and hear nothing: for how long they are not looked for ..."""
-        self._not_before: dict[BrokerAddress, float] = {}
-        """... and until when."""
+        self._useless: dict[BrokerAddress, tuple[float, float]] = {}
+        """Brokers that have let us in, and hear nothing: until when they are not looked for, and for how long that
+        is."""
         self._failure: FabricError | None = None
         self._answered = asyncio.Event()
         """Whether the first connection will come about is known."""
@@ -102,7 +101,7 @@ class Reconnecting:
         if self.count or self.broker != self._brokers[0]:
             _LOG.info("broker %s: connected%s", self.broker, " again" if self.count else "")
         self.count += 1
-        self._useless_s.pop(self.broker, None)
+        self._useless.pop(self.broker, None)
         self._failure = None
         self._answered.set()
 
@@ -171,8 +170,13 @@ class Reconnecting:
 
     def _is_useless(self, broker: BrokerAddress) -> None:
         first, longest = _USELESS_S
-        pause = self._useless_s[broker] = min(2 * self._useless_s.get(broker, first / 2), longest)
-        self._not_before[broker] = asyncio.get_running_loop().time() + pause
+        _, before = self._useless.get(broker, (0.0, first / 2))
+        pause = min(2 * before, longest)
+        self._useless[broker] = asyncio.get_running_loop().time() + pause, pause
+
+    def _is_too_soon(self, broker: BrokerAddress) -> bool:
+        until, _ = self._useless.get(broker, (float("-inf"), 0.0))
+        return asyncio.get_running_loop().time() < until
 
     async def _connect(self, broker: BrokerAddress) -> None:
         """One connection, until it ends."""
@@ -196,7 +200,7 @@ class Reconnecting:
                         every=self._look_back,
                         timeout=self._timeout,
                         identity=self._identity,
-                        not_before=self._not_before,
+                        too_soon=self._is_too_soon,
                     )
                     serving = [tasks.create_task(work) for work in (_watch(client), self._serve(client), look)]
                     await self.ending.wait()

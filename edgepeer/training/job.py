@@ -71,7 +71,7 @@ WaitName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=63)]
 TrainerName: TypeAlias = Literal["keras", "numpy"]
 Guarantee: TypeAlias = Literal["adversarial", "generic"]
 BatchSize: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000)]
-LearningRate: TypeAlias = Annotated[float, Meta(gt=0, le=100)]
+LearningRate: TypeAlias = Annotated[float, Meta(ge=1e-30, le=100)]  # less is next to 0 in float32, or 0
 Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
 RoundsIfAny: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]
 Peers: TypeAlias = Annotated[int, Meta(ge=1, le=4096)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from functools import partial
 
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate, StartBroker, presence, why_not
@@ -196,14 +195,13 @@ async def test_a_broker_that_lets_us_in_and_hears_nothing_is_not_gone_back_to_at
 
 
 async def test_what_is_useless_is_looked_for_after_a_while(broker: Broker) -> None:
-    loop = asyncio.get_running_loop()
-    look = partial(look_for, (broker.address,), "a", every=1e-3, timeout=DEADLINE_S)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
-            await look(not_before={broker.address: loop.time() + 1000})
+    looks = iter([True] * 5 + [False])
     with pytest.raises(FabricError, match="is back"):
         async with asyncio.timeout(DEADLINE_S):
-            await look(not_before={broker.address: loop.time() + 0.01})
+            await look_for(
+                *((broker.address,), "a"), every=1e-3, timeout=DEADLINE_S, too_soon=lambda address: next(looks)
+            )
+    assert not [*looks]
 
 
 def test_and_that_while_doubles() -> None:
@@ -216,10 +214,11 @@ def test_and_that_while_doubles() -> None:
         )  # fmt: skip
         found = []
         for _ in range(8):
+            assert asked._is_too_soon(address) == bool(found)
             asked._is_useless(address)
-            found.append(asked._useless_s[address])
+            found.append(asked._useless[address][1])
         asked.stands()
-        assert not asked._useless_s
+        assert not asked._is_too_soon(address)
         return found
 
     assert asyncio.run(main()) == [60, 120, 240, 480, 960, 1920, 3600, 3600]

@@ -7,7 +7,7 @@ import pytest
 from states import RUN, at_seven
 from transcript import VIEWS, Machine, vector, view
 
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.place import UNKNOWN
