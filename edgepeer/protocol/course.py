@@ -382,7 +382,7 @@ class Course:
         """There is no state of the run here: a neighbour's replaces it, or is to. `loading`: that of after this round
         has come, and takes the place of all that was known here of the rounds until then, what was held included."""
         place = self.place
-        over = UNKNOWN if place.earlier else place.committed
+        over = place.committed if place.restored is None else UNKNOWN  # what is restored is of before
         over = max(over, place.over, UNKNOWN if loading is None else loading)
         self._own_state = "", 0, None
         self._skip(UNKNOWN)

@@ -10,7 +10,7 @@ from transcript import VIEWS, Machine, vector, view
 from edgepeer.ids import Generation
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
-from edgepeer.protocol.place import UNKNOWN
+from edgepeer.protocol.place import HOPING, UNKNOWN
 from edgepeer.topology.view import View
 
 
@@ -31,14 +31,14 @@ def lost() -> Machine:
 
 
 def test_a_state_of_before_that_is_lost_is_given_up_once_all_neighbours_have_said_where_they_stand() -> None:
-    """None of them is from before, and there may be nobody else who has it. Nothing is over in this generation."""
+    """None of them is from before, and there may be nobody else who has it; but one may have a checkpoint."""
     b = lost()
     for name in "ad":
         b.level(name, UNKNOWN)
         assert b.node.allreduce.committed == 7
     b.level("e", UNKNOWN)
     assert b.node.allreduce.committed == UNKNOWN
-    assert (b.node.parts.place.over, b.node.parts.place.standing) == (UNKNOWN, UNKNOWN)
+    assert (b.node.parts.place.over, b.node.parts.place.standing) == (7, HOPING)
 
 
 def test_not_while_its_owner_has_it() -> None:
