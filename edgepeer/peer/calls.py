@@ -329,6 +329,8 @@ class Calls:
     def aborted(self, effect: fx.RoundAborted) -> None:
         if effect.mine:
             self._undecided = False
+            if effect.cause == "run":
+                self._coded = None  # what was computed beside a state that is given up is not for another one
             if effect.cause == "anew":
                 self._done = self._heard = None  # the program hears of it now
             elif effect.cause not in ("left", "run"):

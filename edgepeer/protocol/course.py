@@ -250,11 +250,11 @@ class Course:
     def _take_back(self) -> None:
         """Give nothing in this view beside a state that the owner has lost, and that another's may take the place of:
         then it would have to be there until the round is over, which is never where nobody else has that state."""
-        rd = self.round
-        if self.place.missing and self.place.earlier and not self.holding and rd.brings.vector is not None:
-            if rd.brings.waits:
-                self._emit(fx.RoundAborted(self.run, self.place.committed + 1, "run", "its state is lost", mine=True))
-            rd.take_back()
+        brings, place = self.round.brings, self.place
+        plain = brings.vector is not None and brings.abandoned and not brings.in_chunks  # its owner waits for nothing
+        if plain and place.missing and place.earlier and not self.holding:
+            self._emit(fx.RoundAborted(self.run, place.committed + 1, "run", "its state is lost", mine=True))
+            self.round.take_back()
 
     @staticmethod
     def _may_have_been_out(before: View, view: View) -> bool:
@@ -363,6 +363,16 @@ class Course:
         own = self._own_state
         self.forget()
         self._own_state = own
+
+    def give_up_carried(self) -> None:
+        """What stands here of an earlier generation is given up. A checkpoint of the owner's may be of as late a round;
+        else it counts once the run is over."""
+        here, own = self.place.here, self._own_state
+        self.forget()
+        self._own_state = own
+        self._go_on_from_own()
+        if here is not None and self.place.committed != UNKNOWN:
+            self._emit(fx.ViewInstalled(here.view))  # so that the application looks again
 
     def adopt(self, committed: int, of: Lineage | None = None) -> None:
         """The state after round `committed` is in use here. `of`: from a checkpoint of that lineage, at whoever has

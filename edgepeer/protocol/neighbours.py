@@ -396,10 +396,14 @@ class Neighbours:
         if course.holding or course.giving or course.passing_on or place.frozen:
             return
         known = any(self.is_level(peer) and here.at.get(peer, UNKNOWN) >= place.committed for peer in self._around())
-        if known or place.restored is not None or (place.carried and self._nobody_is_behind()):
-            self._course.forget()
-            self._stop_giving()
-            self.sync_all()
+        if known or place.restored is not None:
+            course.forget()
+        elif place.carried and self._nobody_is_behind():
+            course.give_up_carried()
+        else:
+            return
+        self._stop_giving()
+        self.sync_all()
 
     def _nobody_is_behind(self) -> bool:
         """Whether no neighbour may be handed over what is kept here of how the last rounds have ended."""

@@ -199,9 +199,8 @@ class Round:
         self.brings.vector, self.brings.weight, self.shape = vector, 1.0, shape
 
     def take_back(self) -> None:
-        """Nothing that the owner has brought is to be given in the view that follows."""
-        lent = self._lent_to(self.brings.vector) if self.brings.vector is not None else []
-        self.brings = Contribution(lent=self.brings.lent.union(lent))
+        """Nothing that the owner has brought, and waits for no more, is to be given in the view that follows."""
+        self.brings = Contribution()
 
     def abandon(self) -> list[PeerId]:
         """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns the parents

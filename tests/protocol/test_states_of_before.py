@@ -78,6 +78,21 @@ def test_who_is_a_round_behind_is_told_first_how_that_has_ended() -> None:
     assert b.node.allreduce.committed == UNKNOWN
 
 
+@pytest.mark.parametrize(("have", "stands"), [(6, UNKNOWN), (7, 7)])
+def test_a_checkpoint_of_its_owner_counts_if_it_is_of_as_late_a_round(have: int, stands: int) -> None:
+    """If not, the run is over, and goes on from there."""
+    b = lost()
+    b.hear(ev.RunWanted(None))
+    b.hear(ev.RunWanted("r", 1, have=have, of=RUN.lineage))
+    for name in "ade":
+        b.level(name, UNKNOWN)
+    assert b.node.allreduce.committed == stands
+    assert (stands == UNKNOWN) == (b.node.parts.place.restored is None)
+    b.learn(msgspec.structs.replace(later(), epoch=2, run=""))
+    b.learn(msgspec.structs.replace(later(), epoch=3, plain_round=2))
+    assert b.node.allreduce.committed == have
+
+
 def contributor(*, lose: bool) -> Machine:
     """A leaf that has brought a vector beside a state from a checkpoint, which its owner has lost since, or has."""
     b = Machine("b")
@@ -85,6 +100,7 @@ def contributor(*, lose: bool) -> Machine:
     b.learn(later("abc"))
     b.contribute(1)
     if lose:
+        b.hear(ev.Abandoned())
         b.hear(ev.RunWanted(None))
         b.hear(ev.RunWanted("r"))
     return b
