@@ -391,3 +391,21 @@ async def test_nothing_is_computed_for_a_coded_round_that_was_dropped(coded: Mac
         with pytest.raises(RoundTimeout, match=f"round {number}: given up"):
             await coded.call_coded()
         assert (coded.missed, len(coded.events)) == (2 - number, number)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+async def test_what_was_computed_beside_a_state_that_is_given_up_is_not_for_another(
+    given_up: bool, coded: Machine
+) -> None:
+    """The call was cancelled, and its round goes on, or comes anew after another state: with the same number."""
+    call = asyncio.create_task(coded.call_coded())
+    await asyncio.sleep(0)
+    coded.contributed = True
+    call.cancel()
+    await asyncio.wait([call])
+    coded.events.clear()
+    coded.calls.installed(View(epoch=3, members=MEMBERS, run="r", slots=("a", "b")))
+    if given_up:
+        coded.calls.aborted(fx.RoundAborted("r", 1, "run", "its state is lost", mine=True))
+    await asyncio.sleep(0)
+    assert any(isinstance(each, ev.ChunksDone) for each in coded.events) == (not given_up)
