@@ -52,7 +52,7 @@ def run(settings: ExportSettings) -> int:
     if job.split:
         checkpoint, state, digest = _newest_whole(job, kept)
     finite = save_model(settings.out, job, state, digest=digest, models=settings.models, broken=True)
-    print(f"wrote {settings.out}: {job.model} of job {job.id} after round {checkpoint.round} of {job.rounds}")
+    print(f"wrote {settings.out}: {job.model_name} of job {job.id} after round {checkpoint.round} of {job.rounds}")
     if checkpoint.diverged:  # written all the same: it may be all that there is
         print(
             f"edgepeer: job {job.id}: diverged: the loss was not finite in round {checkpoint.diverged}: look at what "

@@ -27,6 +27,7 @@ def emulated_job(settings: EmulateSettings) -> Job:
         ConfigError: there can't be such a fleet; or see `make_job`.
     """
     _check_code(settings)
+    _check_lanes(settings)
     _check_speed(settings)
     _check_soft_errors(settings)
     fanout = fanout_of(settings)
@@ -66,6 +67,17 @@ def peers_of(settings: EmulateSettings) -> int:
             "blocks, or less protection"
         )
     return nodes or _PEERS
+
+
+def _check_lanes(settings: EmulateSettings) -> None:
+    if settings.lanes in ("auto", 1):
+        return
+    if settings.protocol != "ft-tree":
+        raise ConfigError(f"lanes = {settings.lanes}: rounds of protocol {settings.protocol} have none; use ft-tree")
+    if settings.code != "none":
+        raise ConfigError(
+            f"lanes = {settings.lanes}: a coded round moves over the one tree of its code; leave out lanes or the code"
+        )
 
 
 def _check_code(settings: EmulateSettings) -> None:

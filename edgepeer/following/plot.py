@@ -28,7 +28,7 @@ def plot_png(result: JobResult) -> bytes:
     loss, quality, time = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2.4))
     job = result.job
     figure.suptitle(
-        f"{'Keras model' if job.model_config else job.model} on {job.dataset}: {len(result.reports)} peers, "
+        f"{job.model_name} on {job.dataset}: {len(result.reports)} peers, "
         f"{job.rounds} rounds, {job.trainer}, {job.optimizer} {job.learning_rate:g}",
         fontsize=13,
         fontweight="bold",

@@ -172,6 +172,12 @@ class Peer:
         self._scheme = parse_scheme(code, wait)
         if self._scheme is not None and machine.protocol != "ft-tree":
             raise ConfigError(f"code = {code!r}: only rounds of ft-tree can be coded, not of {machine.protocol}")
+        if lanes not in ("auto", 1) and machine.protocol != "ft-tree":
+            raise ConfigError(f"lanes = {lanes}: rounds of {machine.protocol} have none; use ft-tree")
+        if lanes not in ("auto", 1) and self._scheme is not None:
+            raise ConfigError(
+                f"lanes = {lanes}: a coded round moves over the one tree of its code; leave out one of both"
+            )
         self._view: View | None = None
         self._kept: Generation | None = None
         """The generation that `state_dir` knows of, as far as this peer has been in it."""

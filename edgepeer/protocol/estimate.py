@@ -10,10 +10,11 @@ others as well. So everybody counts as fast as the fleet is, unless it is shown 
     never, of all links    | the line between the sites is slow, and nothing is known of the machines by these
     between two sites      |
 
-The usual rate is what the upper quarter of the peers receive, all neighbours together. Sites are found by round trips:
-if these fall into short and long ones, with none between, peers with short ones between them are at one site. What was
-found of a peer counts until something else is seen of it. A connection that has broken is so until it stands again, or
-until nothing was heard of it for FORGOTTEN_S.
+The usual rate is what the upper quarter of the peers receive, all neighbours together, or from one alone: what comes
+from a slow one takes so long that it hides how fast the others are. Sites are found by round trips: if these fall into
+short and long ones, with none between, peers with short ones between them are at one site. What was found of a peer
+counts until something else is seen of it. A connection that has broken is so until it stands again, or until nothing
+was heard of it for FORGOTTEN_S.
 """
 
 from __future__ import annotations
@@ -94,8 +95,8 @@ class Findings:
         """The network of these members; None while too little is known of it."""
         if 2 * len(self.reports) <= view.size:
             return None
-        together = sorted(r.rate_bytes_per_s for r in self.reports.values() if r.rate_bytes_per_s)
-        usual = together[(3 * len(together)) // 4] if together else _UNKNOWN_BYTES_PER_S
+        shown = sorted(rate for report in self.reports.values() if (rate := _fastest(report)))
+        usual = shown[(3 * len(shown)) // 4] if shown else _UNKNOWN_BYTES_PER_S
         sites = sites_of(view.ids, self.trips)
         around = {peer: max(len(view.neighbours(peer)), 1) for peer in view.ids}
         lines, seen = _shares(view, self.reports, sites, around, usual)
@@ -171,6 +172,11 @@ def _shares(
             seen.sent.setdefault(source, []).append((share, rate))
             seen.received.setdefault(target, []).append((share, rate))
     return lines, seen
+
+
+def _fastest(report: Measured) -> float:
+    """What a member has received at, in bytes/s: its line can do that at least. 0 if nothing has come."""
+    return max((report.rate_bytes_per_s, *(link.rate_bytes_per_s for link in report.links)))
 
 
 def _links(view: View, reports: Mapping[PeerId, Measured]) -> Iterator[tuple[PeerId, PeerId, float]]:

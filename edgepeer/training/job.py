@@ -148,6 +148,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     created: Annotated[float, Meta(ge=0, le=_LATEST)] = 0.0
     """Unix time, by the clock of who announces it: of two jobs that brokers keep the later counts; 0: unknown."""
 
+    @property
+    def model_name(self) -> str:
+        """What its model is, for people."""
+        return "Keras model" if self.model_config else self.model
+
     def __post_init__(self) -> None:
         if len(self.model_config.encode(errors="surrogatepass")) > MODEL_CONFIG_LIMIT_BYTES:
             raise ValueError(f"Expected at most {MODEL_CONFIG_LIMIT_BYTES} bytes - at `$.model_config`")

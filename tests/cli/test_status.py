@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from edgepeer.cli.status import status_fields, status_lines
 from edgepeer.fabric.documents import LinkEntry, LinkReport, PeerReport, Presence
 from edgepeer.fabric.events import Answered, JobSeen, LinksSeen, PresenceGone, PresenceSeen, ViewSeen
@@ -69,6 +71,21 @@ def test_peers_of_a_split_job_say_what_they_hold() -> None:
         "  birch done, round 200, node 0, holds 1200 bytes",
         "  cedar running, holds nothing",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"precision": "int8"}, "mlp on digits, numpy, 100 rounds, int8"),
+        ({"code": "cyclic:s=1"}, "mlp on digits, numpy, 100 rounds, code cyclic:s=1"),
+        ({"split": "none:m=1,n=2"}, "mlp on digits, numpy, 100 rounds, split none:m=1,n=2"),
+        ({"model_config": "{}"}, "Keras model on digits, numpy, 100 rounds"),
+    ],
+)
+def test_a_job_says_what_is_unusual_about_it(fields: dict[str, str], said: str) -> None:
+    picture = Picture()
+    picture.job = Job(id="j1", trainer="numpy", rounds=100, **fields)  # type: ignore[arg-type]
+    assert status_lines(status_fields(picture, fabric="lab", broker="mqtt://b"))[1] == f"job j1: {said}"
 
 
 def test_links_are_shown_with_the_peers_that_are_there() -> None:

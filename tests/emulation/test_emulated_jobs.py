@@ -45,6 +45,8 @@ def test_data_that_an_emulation_can_not_read(tmp_path: Path) -> None:
             "topology = star: protocol ring has a shape of its own; use ft-tree",
         ),
         ({"topology": "star", "fanout": 4}, "fanout = 4: topology star has one of its own"),
+        ({"lanes": 3, "protocol": "ring"}, "lanes = 3: rounds of protocol ring have none; use ft-tree"),
+        ({"lanes": 3, "code": "cyclic:s=1"}, "lanes = 3: a coded round moves over the one tree of its code"),
         ({"device_speed": "warp:9"}, "device speed = 'warp:9': must be none, constant:S"),
         ({"device_speed": "trace:/nowhere/at/all"}, "/nowhere/at/all can't be read"),
     ],

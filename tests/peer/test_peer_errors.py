@@ -20,6 +20,7 @@ from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 
 import edgepeer
 from edgepeer import Peer
+from edgepeer.baselines import MachineMaker
 from edgepeer.errors import (
     ConfigError,
     ContributionMismatch,
@@ -92,6 +93,20 @@ def test_arguments_of_another_kind_are_refused_by_name(arguments: dict[str, Any]
         with pytest.raises(ConfigError, match=re.escape(said)) as caught:
             make(**arguments)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"code": "cyclic:s=1"}, "lanes = 3: a coded round moves over the one tree of its code"),
+        ({"machine": MachineMaker("ring", static_timeout_s=1.0)}, "lanes = 3: rounds of ring have none"),
+    ],
+)
+def test_lanes_that_nothing_would_move_in(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Peer(lanes=3, **arguments)
+    Peer(lanes=1, **arguments)
+    Peer(**arguments)
 
 
 async def test_a_scheme_is_for_a_peer_that_is_there() -> None:

@@ -90,6 +90,16 @@ def test_slow_peers_become_leaves_the_head_as_well(which: tuple[int, ...]) -> No
     assert "against" in fleet.last.why
 
 
+def test_both_children_of_the_root_are_slow() -> None:
+    """Everything goes through them at first, so that all lines seem to be slow; over more trees some show that they are
+    not."""
+    free = Choice(fanout=True, lanes=True)
+    link = LinkModel(latency_s=5e-3, lines={name: 1.2e6 if at in (1, 2) else 12e6 for at, name in enumerate(PEERS)})
+    fleet = Told(link, choice=free, rounds=110, size=38_000, peers=7).run()
+    assert not inside(fleet.last) & {PEERS[1], PEERS[2]}
+    assert fleet.reformed <= 3
+
+
 def test_alike_peers_stay_where_they_are_for_a_long_time_with_jitter() -> None:
     fleet = Told(slow(jitter_s=5e-3), rounds=120, size=10_000).run()
     assert fleet.reformed == 0
