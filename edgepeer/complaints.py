@@ -14,15 +14,15 @@ _EVERY_S: Final = 1.0
 class Complaints:
     """Of one kind, about whoever gives reason to: a stranger must not be able to fill a disk with our lines."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self.count = 0
-        self._log = log
+        self._log, self._level = log, level
         self._told_at = float("-inf")
 
     def add(self, text: str, *arguments: object) -> None:
-        """Something was refused; a warning with this text, as of `logging`, unless there was one just now."""
+        """Something was refused; a line with this text, as of `logging`, unless there was one just now."""
         self.count += 1
         now = time.monotonic()
         if now - self._told_at >= _EVERY_S:
             self._told_at = now
-            self._log.warning(f"{text} (%d so far)", *arguments, self.count)
+            self._log.log(self._level, f"{text} (%d so far)", *arguments, self.count)

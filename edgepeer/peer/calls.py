@@ -36,6 +36,8 @@ __all__ = ["ROUND_TIMEOUT_S", "Calls"]
 
 ROUND_TIMEOUT_S: Final = 600.0
 _MOST_MISSED: Final = 8
+_REASON_CHARS: Final = 250  # others are told no longer one
+_REFUSAL_CHARS: Final = 150
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 
 
@@ -69,6 +71,8 @@ class Calls:
         outcome since it was in a run."""
         self._undecided = False
         """Whether its call of the round in progress has ended, and it wants to know how the round does."""
+        self._refused: tuple[int, str] | None = None
+        """In which round the machine has last refused what a neighbour sent, whose that was, and why."""
         self._given_up = ""
         """Why such rounds count no more, until the program is told."""
 
@@ -231,7 +235,9 @@ class Calls:
         if waiting.done() and not self._driver.node.allreduce.contributed:
             return
         missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
-        reason = f"timed out after {seconds:g} s at {self._me}, waiting for {missing}"[:250]
+        refusal = self._refusal(self._due)
+        reason = f"timed out after {seconds:g} s at {self._me}, waiting for {missing}"
+        reason = reason[: _REASON_CHARS - len(refusal)] + refusal
         self._driver.dispatch(ev.TimedOut(reason))
         if not waiting.done():
             error = RoundTimeout(f"{reason}; the coordinator has not said whether the round counts")
@@ -262,6 +268,7 @@ class Calls:
         if view is None or (self.view is not None and view.beginning != self.view.beginning):
             self._missed.clear()
             self._coded, self._like, self._behind = None, None, 0
+            self._refused = None  # rounds are numbered anew
         if self.view is None and view is not None and self._done is not None:
             run, generation = self._done
             if run == view.run and generation != view.generation:  # it began while this peer was out of the view
@@ -335,7 +342,20 @@ class Calls:
                 self._done = self._heard = None  # the program hears of it now
             elif effect.cause not in ("left", "run"):
                 self._hear(effect.round)
-            self.fail(ABORTED[effect.cause](f"round {effect.round}: {effect.reason}"))
+            reason = effect.reason
+            if effect.cause == "timeout" and (refusal := self._refusal(effect.round)) not in reason:
+                reason += refusal  # whoever gave up first did not know
+            self.fail(ABORTED[effect.cause](f"round {effect.round}: {reason}"))
+
+    def refused(self, peer: PeerId, reason: str) -> None:
+        """The machine has closed the link to a neighbour for what came over it."""
+        self._refused = self._due, f"{peer} was refused: {reason}"[:_REFUSAL_CHARS]
+
+    def _refusal(self, number: int) -> str:
+        """What that round may wait for in vain, to be added to for whom it does; if anything."""
+        if self._refused is None or self._refused[0] != number:
+            return ""
+        return f"; {self._refused[1]}"
 
     def behind(self, effect: fx.Behind) -> None:
         waiting = self._waiting

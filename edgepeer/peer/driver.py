@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from edgepeer.complaints import Complaints
 from edgepeer.elapsed import elapsed
 from edgepeer.errors import PeerError
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.letters import Letters
+from edgepeer.peer.refusals import closed, of_a_path
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -40,6 +42,8 @@ class Owner(Protocol):
     def view_installed(self, view: View) -> None: ...
 
     def removed(self, effect: fx.Removed) -> None: ...
+
+    def refused(self, peer: PeerId, reason: str) -> None: ...
 
     def round_committed(self, effect: fx.RoundCommitted) -> None: ...
 
@@ -96,7 +100,8 @@ class Driver:
         """Whether something that the machine wants is still to be done ..."""
         self._next: deque[ev.Event] = deque()
         """... and what has come of that meanwhile."""
-        self._part_wanted = owner.part_wanted
+        self._part_wanted, self._refused = owner.part_wanted, owner.refused
+        self._closed, self._paths = Complaints(_log), Complaints(_log, logging.INFO)
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
             fx.CloseLink: self._hang_up,
@@ -112,7 +117,7 @@ class Driver:
             fx.ProvideState: owner.provide_state,
             fx.StateReceived: owner.state_received,
             fx.Behind: owner.behind,
-            fx.Note: lambda e: _log.log(_LEVELS[e.level], "%s", e.text),
+            fx.Note: self._note,
         }
 
     @property
@@ -243,6 +248,18 @@ class Driver:
         self._lines.hang_up(effect.peer, effect.reason, abrupt=effect.abrupt)
         if self.hearsay is not None:
             self.hearsay.gone(effect.peer)
+
+    def _note(self, effect: fx.Note) -> None:
+        # A link that is closed is dialled again at once, or goes through others, and whoever has sent what is refused
+        # sends it again: these lines would have no end.
+        if (link := closed(effect.text)) is not None:
+            self._closed.add("%s", effect.text)
+            if link.refused:
+                self._refused(link.peer, link.reason)
+        elif of_a_path(effect.text):
+            self._paths.add("%s", effect.text)
+        else:
+            _log.log(_LEVELS[effect.level], "%s", effect.text)
 
     # -- what the switchboard tells ----------------------------------------------------------------------------
 

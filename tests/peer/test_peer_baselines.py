@@ -94,11 +94,11 @@ async def test_two_protocols_in_one_fabric_are_refused_with_a_reason(
 ) -> None:
     refused = asyncio.Event()
 
-    def hear(text: str, *arguments: object) -> None:
+    def hear(level: int, text: str, *arguments: object) -> None:
         if "runs rounds by 'tree', this fabric by 'ring'" in text % arguments:
             refused.set()
 
-    monkeypatch.setattr(logging.getLogger("edgepeer.peer.switchboard"), "warning", hear)
+    monkeypatch.setattr(logging.getLogger("edgepeer.peer.switchboard"), "log", hear)
     async with peer_at(broker, "a", protocol="ring") as ring:
         await view_of(ring, "a")
         async with peer_at(broker, "b", protocol="tree"), asyncio.timeout(DEADLINE_S):

@@ -1,0 +1,145 @@
+"""What a neighbour sends and the machine refuses: counted, told at most so often, and named by the round that waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from peer_fleet import DEADLINE_S, Broker, all_reduce, fleet
+
+from edgepeer.errors import RoundTimeout
+from edgepeer.ids import PeerId
+from edgepeer.peer.driver import Driver
+from edgepeer.peer.refusals import Closed, closed, of_a_path
+from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
+from edgepeer.wire import encoding
+
+B = PeerId("b")
+
+
+class Spoilt:
+    """Writes a scale that is no number with what begins so."""
+
+    precision = "int8"
+
+    def __init__(self, worth: float) -> None:
+        self._worth = worth
+        self._codec = encoding.codec_of("int8")
+        assert self._codec is not None
+
+    def encode(self, vector: NDArray[np.float32], out: Any) -> bool:
+        done = self._codec.encode(vector, out)
+        if vector[0] == self._worth:
+            np.frombuffer(out, np.uint8)[:4] = np.float32([np.nan]).view(np.uint8)
+        return done
+
+    def decode(self, data: Any, out: NDArray[np.float32]) -> str:
+        return self._codec.decode(data, out)
+
+
+async def test_a_neighbour_that_is_refused_over_and_over(
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 3600.0)
+    caplog.set_level(logging.WARNING, "edgepeer")
+    one, two = np.ones(1000, np.float32), np.full(1000, 2, np.float32)
+    async with fleet(broker, "a", "b") as (a, b), asyncio.timeout(DEADLINE_S):
+        often, hear = asyncio.Event(), a._calls.refused
+
+        def refused(peer: PeerId, reason: str) -> None:
+            hear(peer, reason)
+            if a.traffic.frames_rejected == 5:
+                often.set()
+
+        with monkeypatch.context() as spoilt:
+            spoilt.setitem(encoding._CODECS, "int8", Spoilt(2.0))
+            spoilt.setattr(a._calls, "refused", refused)
+            waiting = asyncio.create_task(b.allreduce(two, precision="int8", timeout=DEADLINE_S))
+            await often.wait()
+            with pytest.raises(RoundTimeout, match=r"at a, waiting for b; b was refused: Reduce at 0 has scale nan"):
+                await a.allreduce(one, precision="int8", timeout=0.05)
+            with pytest.raises(RoundTimeout, match="b was refused: Reduce at 0 has scale nan"):  # as a has told it
+                await waiting
+        assert a.traffic.frames_rejected >= 5
+        assert b.traffic.frames_rejected == 0
+        lines = [line for line in caplog.messages if "closed: " in line]
+        assert len(lines) == 1
+        assert lines[0].startswith("link to b closed: Reduce at 0 has scale nan")
+        assert lines[0].endswith("(1 so far)")
+        assert {outcome.weight for outcome in await all_reduce([a, b], [one, two], precision="int8")} == {2}
+        with pytest.raises(RoundTimeout, match=r"at a, waiting for b$"):  # which was refused in another round
+            await a.allreduce(one, timeout=0.05)
+
+
+class Machine:
+    """Says this, whatever happens."""
+
+    def __init__(self, *notes: str) -> None:
+        self._notes = notes
+
+    def handle(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        return [fx.Note("warning", text) for text in self._notes]
+
+    def next_deadline(self) -> float:
+        return float("inf")
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.heard: list[tuple[PeerId, str]] = []
+
+    def refused(self, peer: PeerId, reason: str) -> None:
+        self.heard.append((peer, reason))
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+async def test_only_of_links_that_come_and_go_is_little_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 3600.0)
+    caplog.set_level(logging.INFO, "edgepeer")
+    abandoned = "link to b closed: a contribution was abandoned while it was being sent"
+    owner = Owner()
+    machine = Machine("waiting: 2 of 5", "link to b closed: bad view", abandoned, "link to b goes relay")
+    driver = Driver(machine, owner)  # type: ignore[arg-type]
+    monkeypatch.setattr(driver, "_arm", lambda due: None)  # no time passes here
+    for _ in range(3):
+        driver.dispatch(ev.ControlSynced())
+    said = ["waiting: 2 of 5", "link to b closed: bad view (1 so far)", "link to b goes relay (1 so far)"]
+    assert caplog.messages == [*said, *["waiting: 2 of 5"] * 2]
+    assert owner.heard == [(B, "bad view")] * 3
+    monkeypatch.setattr("edgepeer.complaints._EVERY_S", 0.0)
+    driver.dispatch(ev.ControlSynced())
+    again = ["link to b closed: bad view (7 so far)", f"{abandoned} (8 so far)", "link to b goes relay (4 so far)"]
+    assert caplog.messages[-3:] == again
+    driver.stop()
+
+
+@pytest.mark.parametrize(
+    ("note", "found", "refused"),
+    [
+        ("link to b closed: bad view: link to c closed: no", Closed(B, "bad view: link to c closed: no"), True),
+        ("link to b closed: two\nlines", Closed(B, "two\nlines"), True),
+        ("link to b closed: a contribution was abandoned while it was being sent", None, False),
+        ("link to b closed: a round was given up while it was being sent", None, False),
+        ("link to b closed: silent for 3.0 s of rounds", None, False),
+    ],
+)
+def test_whose_mistake_it_is(note: str, found: Closed | None, refused: bool) -> None:
+    link = closed(note)
+    assert link is not None
+    assert link.refused == refused
+    assert found in (None, link)
+
+
+@pytest.mark.parametrize("note", ["link to b goes via c", "b is gone: link to c closed: bad view", "waiting: why"])
+def test_what_is_about_no_link_that_is_closed(note: str) -> None:
+    assert closed(note) is None
+    assert of_a_path(note) == ("goes" in note)
