@@ -229,7 +229,7 @@ class Shell:
             link.pause_s = min(2 * link.pause_s, self._limits.redial_max_s)
 
     def _fail_link(self, peer: PeerId, reason: str) -> None:
-        self._emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
+        self._emit(fx.Note("warning", f"link to {peer} closed: {reason}", often=True))
         self._emit(fx.CloseLink(peer, reason, abrupt=True))
         self._on_link_down(peer)
 

@@ -6,7 +6,6 @@ whereabouts.py  where others were found: whose machine it is that refuses
 meeting.py      getting to know those who are no neighbours
 leaving.py      how long one that leaves waits for the others
 driver.py       events in, effects out, one timer
-refusals.py     what the machine says of links, and which of them are closed for what came
 bell.py         waiting for a change
 control.py      what the machine wants said over MQTT, and what MQTT says to it
 letters.py      what goes through others, sealed

@@ -636,9 +636,9 @@ class Peer:
     def round_committed(self, effect: fx.RoundCommitted) -> None:
         self._calls.committed(effect)
 
-    def refused(self, peer: PeerId, reason: str) -> None:
+    def refused(self, effect: fx.Refused) -> None:
         self.traffic.frames_rejected += 1
-        self._calls.refused(peer, reason)
+        self._calls.refused(effect)
 
     def encode_wanted(self, effect: fx.EncodeWanted) -> None:
         self._calls.encode_wanted(effect)

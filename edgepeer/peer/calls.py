@@ -347,9 +347,8 @@ class Calls:
                 reason += refusal  # whoever gave up first did not know
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {reason}"))
 
-    def refused(self, peer: PeerId, reason: str) -> None:
-        """The machine has closed the link to a neighbour for what came over it."""
-        self._refused = self._due, f"{peer} was refused: {reason}"[:_REFUSAL_CHARS]
+    def refused(self, effect: fx.Refused) -> None:
+        self._refused = self._due, f"{effect.peer} was refused: {effect.reason}"[:_REFUSAL_CHARS]
 
     def _refusal(self, number: int) -> str:
         """What that round may wait for in vain, to be added to for whom it does; if anything."""

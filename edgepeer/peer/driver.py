@@ -18,7 +18,6 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.letters import Letters
-from edgepeer.peer.refusals import closed, of_a_path
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -43,7 +42,7 @@ class Owner(Protocol):
 
     def removed(self, effect: fx.Removed) -> None: ...
 
-    def refused(self, peer: PeerId, reason: str) -> None: ...
+    def refused(self, effect: fx.Refused) -> None: ...
 
     def round_committed(self, effect: fx.RoundCommitted) -> None: ...
 
@@ -100,8 +99,8 @@ class Driver:
         """Whether something that the machine wants is still to be done ..."""
         self._next: deque[ev.Event] = deque()
         """... and what has come of that meanwhile."""
-        self._part_wanted, self._refused = owner.part_wanted, owner.refused
-        self._closed, self._paths = Complaints(_log), Complaints(_log, logging.INFO)
+        self._part_wanted = owner.part_wanted
+        self._often = {level: Complaints(_log, level) for level in _LEVELS.values()}
         self._effects: dict[type[Any], Callable[[Any], None]] = {
             fx.Dial: lambda e: self._lines.dial(e.member),
             fx.CloseLink: self._hang_up,
@@ -118,6 +117,7 @@ class Driver:
             fx.StateReceived: owner.state_received,
             fx.Behind: owner.behind,
             fx.Note: self._note,
+            fx.Refused: owner.refused,
         }
 
     @property
@@ -250,16 +250,11 @@ class Driver:
             self.hearsay.gone(effect.peer)
 
     def _note(self, effect: fx.Note) -> None:
-        # A link that is closed is dialled again at once, or goes through others, and whoever has sent what is refused
-        # sends it again: these lines would have no end.
-        if (link := closed(effect.text)) is not None:
-            self._closed.add("%s", effect.text)
-            if link.refused:
-                self._refused(link.peer, link.reason)
-        elif of_a_path(effect.text):
-            self._paths.add("%s", effect.text)
+        level = _LEVELS[effect.level]
+        if effect.often:
+            self._often[level].add("%s", effect.text)
         else:
-            _log.log(_LEVELS[effect.level], "%s", effect.text)
+            _log.log(level, "%s", effect.text)
 
     # -- what the switchboard tells ----------------------------------------------------------------------------
 

@@ -200,9 +200,19 @@ class Note:
     level: str
     """"debug", "info" or "warning"."""
     text: str
+    often: bool = False
+    """Whether it may come again and again, as of a link that is made anew each time: to be written down seldom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A neighbour has sent over its link what it had no business to, and that is closed."""
+
+    peer: PeerId
+    reason: str
 
 
 Effect: TypeAlias = (
     Send | Relay | Dial | CloseLink | PublishView | PublishPresence | ClearPresence | ViewInstalled | Removed
-    | RoundCommitted | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note
+    | RoundCommitted | EncodeWanted | RoundAborted | ProvideState | StateReceived | Behind | Note | Refused
 )  # fmt: skip

@@ -408,7 +408,7 @@ class Paths:
         """`said`: where this peer has said with its own Knock that it stands."""
         self._attempts.pop(peer, None)
         self._links.on_tunnel(peer, tunnel, knock.incarnation, knock.stamp, now)
-        self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}"))
+        self._emit(fx.Note("info", f"link to {peer} goes {tunnel.path}", often=True))
         self._up(peer, said if knock.sync is not None else None)
 
 

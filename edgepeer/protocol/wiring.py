@@ -87,8 +87,10 @@ class Wiring:
 
     def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the link to a peer: what has come over it can't be. `abrupt`: without sending what is queued, be it on
-        the connections that it went over before."""
-        self.emit(fx.Note("warning", f"link to {peer} closed: {reason}"))
+        the connections that it went over before; it is that which can't go out."""
+        self.emit(fx.Note("warning", f"link to {peer} closed: {reason}", often=True))
+        if not abrupt:
+            self.emit(fx.Refused(peer, reason))
         link = self._links.get(peer)
         tunnel = link.tunnel if link is not None and not link.direct else None
         closed = {peer} if tunnel is None else set[PeerId]()

@@ -163,6 +163,7 @@ class SimulatedPeer:
             fx.StateReceived: self._do_state,
             fx.Behind: self._do_behind,
             fx.Note: lambda e: around.note(self.id, f"{e.level}: {e.text}"),
+            fx.Refused: lambda e: None,
         }
 
     def start(self) -> None:

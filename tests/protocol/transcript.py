@@ -433,7 +433,7 @@ def describe(effect: fx.Effect, hidden: tuple[type[fr.Frame], ...] = ()) -> str:
             return f"encode {effect.round} of {''.join(map(str, effect.done))}{narrow}"
         case fx.Behind(committed):
             return f"behind: {committed}"
-        case fx.Note():
+        case fx.Note() | fx.Refused():
             return ""
     raise AssertionError(effect)
 

@@ -383,6 +383,7 @@ class Table:
             fx.ProvideState: self._provide,
             fx.StateReceived: self._load,
             fx.Note: lambda e: None,
+            fx.Refused: lambda e: None,
         }
 
     def happen(self, event: Op) -> float:
