@@ -161,7 +161,7 @@ class PeerSettings(FabricSettings, frozen=True, kw_only=True):
     models: _Models = ()
     memory: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_MEMORY)] | None,
-        _says("MiB of memory that a job's model may take; without it, what the machine has available."),
+        _says("MiB of memory that a job's model and its steps may take; without it, what the machine has available."),
     ] = None
     data_dir: Annotated[Path | None, _says("Directory with this device's data sets.", metavar="DIR")] = None
     dataset: Annotated[

@@ -26,6 +26,7 @@ from edgepeer.errors import VersionError, WireError
 from edgepeer.ids import Generation, Lineage
 from edgepeer.readable import readable
 from edgepeer.training.job import Job
+from edgepeer.training.state import STATE_LIMIT_BYTES
 
 __all__ = [
     "Checkpoint",
@@ -42,7 +43,6 @@ _VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<7sBI")
 _DIGEST_BYTES: Final = 16
 _HEADER_LIMIT_BYTES: Final = 4 << 20
-_STATE_LIMIT_BYTES: Final = 4 << 30
 _NAME: Final = re.compile(r"(\d{8,18})\.checkpoint\Z")
 _UNFINISHED: Final = ".unfinished"
 
@@ -59,7 +59,7 @@ class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
     digest: Annotated[str, msgspec.Meta(max_length=64)]
     diverged: Annotated[int, msgspec.Meta(ge=0)] = 0
-    state_bytes: Annotated[int, msgspec.Meta(ge=0, le=_STATE_LIMIT_BYTES)]
+    state_bytes: Annotated[int, msgspec.Meta(ge=0, le=STATE_LIMIT_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

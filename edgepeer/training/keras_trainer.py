@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,6 @@ from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
 
 __all__ = ["KerasTrainer"]
 
-_EVALUATION_BATCH: Final = 512
-
 
 class KerasTrainer:
     """One replica of a Keras model.
@@ -45,6 +43,7 @@ class KerasTrainer:
         input_shape: the shape of one sample.
         schedule: of the learning rate, which is constant without it.
         name: how messages call the model.
+        evaluation_batch: how many samples to evaluate at once.
 
     Raises:
         ModelError: Keras isn't there, or the model can't take such samples or be trained by this trainer.
@@ -59,6 +58,7 @@ class KerasTrainer:
         loss: LossName = "crossentropy",
         schedule: RateSchedule | None = None,
         name: str = "model",
+        evaluation_batch: int = 512,
     ) -> None:
         self._keras = load_keras()
         import tensorflow
@@ -67,6 +67,7 @@ class KerasTrainer:
         self._model, self._optimizer = model, optimizer
         self._input_shape = tuple(input_shape)
         self._name = name
+        self._evaluation_batch = evaluation_batch
         self._loss = loss
         self._schedule, self._base = schedule, float(optimizer.learning_rate)
         self.outputs, self._from_logits = self._probe()
@@ -136,8 +137,8 @@ class KerasTrainer:
         if len(inputs) == 0:
             raise ModelError("no samples to evaluate on")
         loss, first, second = 0.0, 0.0, 0.0
-        for start in range(0, len(inputs), _EVALUATION_BATCH):
-            part = slice(start, start + _EVALUATION_BATCH)
+        for start in range(0, len(inputs), self._evaluation_batch):
+            part = slice(start, start + self._evaluation_batch)
             sums = self._evaluate(inputs[part], wanted[part])
             loss, first, second = loss + float(sums[0]), first + float(sums[1]), second + float(sums[2])
         numbers = 1 if self._loss == "crossentropy" else self.outputs
@@ -196,7 +197,8 @@ class KerasTrainer:
         if type(last) is self._keras.layers.Dense and activation is activations.linear:
             return False  # unlike a linear Activation: that may be there to cast probabilities
         samples = uniform(16 * math.prod(self._input_shape), 1.0 if softmax else 1e4, "probe")
-        values = np.asarray(self._model(samples.reshape(16, *self._input_shape), training=False), np.float64)
+        pairs = samples.reshape(8, 2, *self._input_shape)  # no more at once than elsewhere
+        values = np.concatenate([np.asarray(self._model(pair, training=False), np.float64) for pair in pairs])
         if softmax:
             # Rows of numbers from 0 on that sum to 1, as far as bfloat16 can tell, come out of a softmax, not out of a
             # random linear layer.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
 
 __all__ = ["NumpyTrainer"]
 
-_EVALUATION_BATCH: Final = 512
-
 _Matrix = NDArray[np.float32]
 
 
@@ -43,6 +41,7 @@ class NumpyTrainer:
         optimizer: as `optimizers.parse_optimizer` reads it.
         schedule: of the learning rate, which is constant without it.
         seed: decides the initial parameters (Glorot uniform kernels, zero biases), alike on every device.
+        evaluation_batch: how many samples to evaluate at once.
 
     Raises:
         ModelError: the sizes make no network.
@@ -61,6 +60,7 @@ class NumpyTrainer:
         learning_rate: float = 0.1,
         schedule: RateSchedule | None = None,
         seed: int = 0,
+        evaluation_batch: int = 512,
     ) -> None:
         shape = (features,) if isinstance(features, int) else tuple(features)
         widths = (math.prod(shape), *hidden, outputs)
@@ -69,6 +69,7 @@ class NumpyTrainer:
         self.form = Form(input_shape=shape, outputs=outputs, loss=loss)
         self._shapes = tuple(pairwise(widths))
         self._dropout = dropout
+        self._evaluation_batch = evaluation_batch
         self._vector = np.zeros(sum((rows + 1) * columns for rows, columns in self._shapes), np.float32)
         self._layers = self._views(self._vector)
         for number, (kernel, _) in enumerate(self._layers):
@@ -144,9 +145,9 @@ class NumpyTrainer:
         if len(inputs) == 0:
             raise ModelError("no samples to evaluate on")
         form, loss, first, second = self.form, 0.0, 0.0, 0.0
-        for start in range(0, len(inputs), _EVALUATION_BATCH):
-            right = wanted[start : start + _EVALUATION_BATCH]
-            outputs = self._forward(inputs[start : start + _EVALUATION_BATCH], None)[-1]
+        for start in range(0, len(inputs), self._evaluation_batch):
+            right = wanted[start : start + self._evaluation_batch]
+            outputs = self._forward(inputs[start : start + self._evaluation_batch], None)[-1]
             if form.loss == "crossentropy":
                 first += np.count_nonzero(outputs.argmax(axis=1) == right)
             elif form.classifying:

@@ -23,6 +23,7 @@ from edgepeer.readable import readable
 from edgepeer.training.form import Form
 
 __all__ = [
+    "STATE_LIMIT_BYTES",
     "ArraySpec",
     "name_of_state",
     "pack_run_state",
@@ -33,6 +34,8 @@ __all__ = [
     "unpack_state",
 ]
 
+STATE_LIMIT_BYTES: Final = 4 << 30
+"""What a checkpoint may hold, and a joiner takes: as `protocol.limits` has it."""
 _MAGIC: Final = b"EPSTATE"
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<7sBI")

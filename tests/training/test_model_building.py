@@ -15,9 +15,19 @@ import pytest
 from edgepeer.errors import ModelError
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
-from edgepeer.training.job import new_job
+from edgepeer.training.form import Form
+from edgepeer.training.job import Job, new_job
+from edgepeer.training.models import DENSE_NETWORKS, keras_model
 from edgepeer.training.numpy_trainer import NumpyTrainer
-from edgepeer.training.sizes import available_memory
+from edgepeer.training.sizes import (
+    ModelSize,
+    available_memory,
+    check_size,
+    count_model,
+    dense_size,
+    evaluation_batch,
+    memory_needed,
+)
 
 ALLOWED = ("my_models", "absent_models", "broken_models", "raising_models", "leaving_models")
 
@@ -27,10 +37,10 @@ def data(shape: tuple[int, ...] = (8, 8), classes: int = 10, *, local: bool = Fa
     return Dataset(x_train=x, y_train=y, x_test=x, y_test=y, classes=classes, name="some", local=local)
 
 
-def refusal(dataset: Dataset | None = None, **job: Any) -> str:
+def refusal(dataset: Dataset | None = None, *, memory: int | None = None, **job: Any) -> str:
     """The one line with which a job is refused."""
     with pytest.raises(ModelError) as raised:
-        make_trainer(new_job(**job), dataset or data(), models=ALLOWED)
+        make_trainer(new_job(**job), dataset or data(), models=ALLOWED, memory=memory)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 400
     return str(raised.value)
@@ -99,6 +109,24 @@ def half():
 
 def ends_in(*, classes=10):
     return small((8, 8), classes + 1)
+
+def frozen(input_shape, classes):
+    table = keras.layers.Embedding(100_000_000, 1, trainable=False)
+    return keras.Sequential(
+        [keras.Input(input_shape), keras.layers.Flatten(), table, keras.layers.Flatten(), keras.layers.Dense(classes)]
+    )
+
+class Wide(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.flat, self.repeat = keras.layers.Flatten(), keras.layers.RepeatVector(400_000)
+        self.dense = keras.layers.Dense(10)
+
+    def call(self, x):
+        return self.dense(keras.ops.mean(self.repeat(self.flat(x)), axis=1))
+
+def own_and_wide():
+    return Wide()
 
 def raises():
     raise RuntimeError("no such luck\\nat all")
@@ -334,10 +362,112 @@ def test_models_that_are_too_large_are_refused_before_anything_is_made(keras: An
 def test_models_that_this_device_has_no_memory_for(keras: Any) -> None:
     for job, vectors in (({"trainer": "numpy"}, 8), ({"optimizer": "adam"}, 11), ({"model": "cnn"}, 8)):
         size = make_trainer(new_job(**job), data()).size
-        needed = 4 * size * vectors
-        make_trainer(new_job(**job), data(), memory=needed)
-        with pytest.raises(ModelError, match=rf"has {size:,} parameters, for which this device needs about \d+ MiB"):
-            make_trainer(new_job(**job), data(), memory=needed - 1)
+        with pytest.raises(
+            ModelError, match=rf"has {size:,} parameters( and 2 n.*)?, for which this device needs about"
+        ):
+            make_trainer(new_job(**job), data(), memory=4 * size * vectors - 1)
+        with pytest.raises(ModelError, match=r"a step with 10 samples computes \d+ MiB, for all of which"):
+            make_trainer(new_job(**job), data(), memory=4 * size * vectors + 100)
+        make_trainer(new_job(**job), data(), memory=4 * size * vectors + (1 << 20))
+
+
+def counted(model: Any) -> ModelSize:
+    """Of a model as Keras' JSON carries it, and of a step with one sample."""
+    job = Job(id="some", model_config=model.to_json())
+    return count_model(lambda: keras_model(job.model, job.model_config, FORM), FORM.input_shape, 1)
+
+
+FORM = Form(input_shape=(8, 8), outputs=10, loss="crossentropy")
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (28, 28)])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("model", ["mlp", "mlp-plain", "linear", "cnn"])
+def test_what_is_built_in_takes_little(keras: Any, model: str, optimizer: str, shape: tuple[int, ...]) -> None:
+    form = Form(input_shape=shape, outputs=10, loss="crossentropy")
+    size = count_model(lambda: keras_model(model, "", form), shape, 50)
+    check_size(model, size, slots=3 if optimizer == "adam" else 0, batch=50, memory=34 << 20)
+    if model != "cnn":
+        told = dense_size(form, DENSE_NETWORKS[model].hidden, 50)
+        assert told.parameters == size.parameters
+        assert size.step_bytes / 3 < told.step_bytes < 1.3 * size.step_bytes
+
+
+def test_what_is_not_trained_takes_memory_too(keras: Any, package: str) -> None:
+    """Gigabytes, if one were made."""
+    frozen = keras.Sequential([keras.Input((8, 8)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    config = json.loads(frozen.to_json())
+    table = {"class_name": "Embedding", "module": "keras.layers", "registered_name": None,
+             "config": {"input_dim": 100_000_000, "output_dim": 1, "trainable": False}}  # fmt: skip
+    flat = {"class_name": "Flatten", "module": "keras.layers", "registered_name": None, "config": {}}
+    config["config"]["layers"][2:2] = [table, flat]
+    config["config"]["layers"][-1].pop("build_config", None)
+    for job in ({"model_config": json.dumps(config)}, {"model": f"{package}:frozen"}):
+        message = refusal(memory=64 << 20, **job)
+        assert "has 650 parameters and 100,000,000 numbers that aren't trained, for which this device needs" in message
+        assert message.endswith("about 1907 MiB of memory, and 64 MiB are allowed (memory); "
+                                "take a smaller model, or allow more")  # fmt: skip
+    table["config"]["input_dim"] = 2_000_000_000
+    message = refusal(memory=1 << 50, model_config=json.dumps(config))
+    assert "2,000,000,000 numbers that aren't trained, which make a state of 7,629 MiB; 4,096 MiB are the" in message
+
+
+def test_what_is_not_trained_has_no_gradient(keras: Any) -> None:
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((8, 8)), layers.Flatten(), layers.BatchNormalization(), layers.Dense(10)])
+    size = counted(model)
+    assert size[:3] == (64 * 2 + 650, 64 * 2, 64 * 2 * 4)
+    assert memory_needed(size, 3) == 4 * (778 * 11 + 128 * 5) + size.step_bytes
+    model.layers[-1].trainable = False
+    assert counted(model)[:3] == (64 * 2, 64 * 2 + 650, (64 * 2 + 650) * 4)
+
+
+def test_what_a_step_computes_takes_memory_too(keras: Any, package: str) -> None:
+    """Gigabytes, if one were done."""
+    layers = keras.layers
+    row = [keras.Input((8, 8)), layers.Flatten(), layers.RepeatVector(400_000), layers.GlobalAveragePooling1D()]
+    config = keras.Sequential([*row, layers.Dense(10)]).to_json()
+    for job in ({"model_config": config}, {"model": f"{package}:own_and_wide"}):
+        message = refusal(memory=64 << 20, **job)
+        assert "has 650 parameters, and a step with 10 samples computes 1,953 MiB, for all of which this" in message
+        assert message.endswith("and 64 MiB are allowed (memory); take a smaller batch_size or model, or allow more")
+        assert "a step with 3 samples computes" in refusal(memory=64 << 20, batch_size=3, **job)
+
+
+def test_what_a_step_computes_is_told_from_what_a_model_is_made_of(keras: Any) -> None:
+    layers = keras.layers
+    image = keras.Input((8, 8))
+    flat = layers.Flatten()(image)
+
+    def step(outputs: Any) -> int:
+        return counted(keras.Model(image, layers.Dense(10)(outputs))).step_bytes
+
+    least = step(flat)
+    assert least < 1_000
+    wide = step(layers.Dense(2_000, activation="relu")(flat))
+    assert 4 * 2_000 * 2 < wide < 4 * 2_000 * 6  # the kernel is 64 times as long, and there whatever the batch
+    deep = keras.Sequential([keras.Input((64,)), *(layers.Dense(64) for _ in range(50))])
+    much = step(deep(flat))
+    deep.trainable = False
+    assert step(deep(flat)) < much / 10  # no gradient goes through what is frozen, so nothing of it is kept
+    inner = keras.Sequential([keras.Input((64,)), layers.Dense(2_000, activation="relu"), layers.Dense(3)])
+    assert wide < step(inner(flat)) < 1.1 * wide
+    # What a layer's output does not show: 4 heads' 8 x 8 weights, and what a loop keeps of each pass.
+    assert step(layers.Flatten()(layers.MultiHeadAttention(4, 1)(image, image))) > 4 * (4 * 8 * 8) + least
+    long = layers.Reshape((64, 1))(image)
+    assert step(layers.LSTM(50)(long)) > 2 * step(layers.LSTM(50)(image))
+    everyone = layers.Dense(1)(flat)
+    tiled = keras.ops.tile(keras.ops.mean(everyone, axis=0, keepdims=True), (1, 5_000))
+    assert step(everyone + keras.ops.max(tiled)) > 4 * 5_000  # of all samples together
+
+
+def test_an_evaluation_takes_no_more_than_a_step_or_little() -> None:
+    mib = 1 << 20
+    assert evaluation_batch(ModelSize(650, step_bytes=50 * 400), 50) == 512
+    assert evaluation_batch(ModelSize(650, step_bytes=3 * mib), 3) == 16
+    assert evaluation_batch(ModelSize(650, step_bytes=50 * mib), 50) == 50
+    assert evaluation_batch(ModelSize(650, step_bytes=5_000 * mib), 5_000) == 512
+    assert evaluation_batch(ModelSize(650), 50) == 50
 
 
 def test_the_memory_that_there_is() -> None:
