@@ -74,7 +74,7 @@ def test_an_emulation_stays_off_the_common_broker(config: Path) -> None:
         (
             TrainSettings,
             {"learning_rate": "nan"},
-            "learning_rate = nan (from --learning-rate): must be a number above 0, at most 100",
+            "learning_rate = nan (from --learning-rate): must be a number from 1e-30 to 100",
         ),
         (
             PeerSettings,
