@@ -100,7 +100,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
         if job is None
         else {
             **{name: getattr(job, name) for name in job.__struct_fields__ if name != "model_config"},
-            "model": job.model_name,
+            "model_name": job.model_name,
             "reports": {
                 # Of a peer that works it is at most some seconds old, or its rounds take longer.
                 peer: {
@@ -150,7 +150,7 @@ def _lines(fields: dict[str, Any]) -> list[str]:
         unreadable = fields["unreadable_job"]
         lines.append(f"job: one that this build can't read ({unreadable})" if unreadable else "job: none")
     else:
-        what = [f"{job['model']} on {job['dataset']}", job["trainer"], f"{job['rounds']} rounds"]
+        what = [f"{job['model_name']} on {job['dataset']}", job["trainer"], f"{job['rounds']} rounds"]
         what += [f"code {job['code']}"] if job["code"] != "none" else []
         what += [f"split {job['split']}"] if job["split"] else []
         what += [job["precision"]] if job["precision"] != "float32" else []

@@ -76,7 +76,7 @@ def _check_lanes(settings: EmulateSettings) -> None:
         raise ConfigError(f"lanes = {settings.lanes}: rounds of protocol {settings.protocol} have none; use ft-tree")
     if settings.code != "none":
         raise ConfigError(
-            f"lanes = {settings.lanes}: a coded round moves over the one tree of its code; leave out lanes or the code"
+            f"lanes = {settings.lanes}: a coded round moves over the one tree of its code; leave out lanes or code"
         )
 
 

@@ -74,7 +74,7 @@ def figure(value: float) -> str:
 def headline(progress: JobProgress) -> str:
     """The job in one line: model, data, how it is trained."""
     job = progress.job
-    model = "a Keras model" if job.model_config else job.model
+    model = job.model_name
     rate = f"{job.learning_rate:g}" + (f" {job.schedule}" if job.schedule != "constant" else "")
     loss = f", loss {job.loss}" if job.loss != "auto" else ""
     how = f"{job.trainer}, {job.optimizer} {rate}, batch {job.batch_size}{loss}"

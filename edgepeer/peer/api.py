@@ -176,7 +176,7 @@ class Peer:
             raise ConfigError(f"lanes = {lanes}: rounds of {machine.protocol} have none; use ft-tree")
         if lanes not in ("auto", 1) and self._scheme is not None:
             raise ConfigError(
-                f"lanes = {lanes}: a coded round moves over the one tree of its code; leave out one of both"
+                f"lanes = {lanes}: a coded round moves over the one tree of its code; leave out lanes or code"
             )
         self._view: View | None = None
         self._kept: Generation | None = None

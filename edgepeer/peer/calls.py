@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +39,7 @@ ROUND_TIMEOUT_S: Final = 600.0
 _MOST_MISSED: Final = 8
 _REASON_CHARS: Final = 250  # others are told no longer one
 _REFUSAL_CHARS: Final = 150
+_WORDS: Final = re.compile(r"[\w.-]+")
 _VERDICT_S: Final = 5.0  # after a timeout: how long the root may take to say whether the round still counts
 
 
@@ -71,7 +73,7 @@ class Calls:
         outcome since it was in a run."""
         self._undecided = False
         """Whether its call of the round in progress has ended, and it wants to know how the round does."""
-        self._refused: tuple[int, str] | None = None
+        self._refused: tuple[int, PeerId, str] | None = None
         """In which round the machine has last refused what a neighbour sent, whose that was, and why."""
         self._given_up = ""
         """Why such rounds count no more, until the program is told."""
@@ -234,9 +236,9 @@ class Calls:
         """A call has taken too long, or the round that goes on since it was cancelled."""
         if waiting.done() and not self._driver.node.allreduce.contributed:
             return
-        missing = ", ".join(self._driver.node.allreduce.missing()) or "peers"
-        refusal = self._refusal(self._due)
-        reason = f"timed out after {seconds:g} s at {self._me}, waiting for {missing}"
+        missing = self._driver.node.allreduce.missing()
+        refusal = self._refusal(self._due, missing)
+        reason = f"timed out after {seconds:g} s at {self._me}, waiting for {', '.join(missing) or 'peers'}"
         reason = reason[: _REASON_CHARS - len(refusal)] + refusal
         self._driver.dispatch(ev.TimedOut(reason))
         if not waiting.done():
@@ -343,18 +345,19 @@ class Calls:
             elif effect.cause not in ("left", "run"):
                 self._hear(effect.round)
             reason = effect.reason
-            if effect.cause == "timeout" and (refusal := self._refusal(effect.round)) not in reason:
-                reason += refusal  # whoever gave up first did not know
+            if effect.cause == "timeout" and " was refused: " not in reason:  # whoever gave up first did not know
+                reason += self._refusal(effect.round, _WORDS.findall(reason.partition("waiting for ")[2]))
             self.fail(ABORTED[effect.cause](f"round {effect.round}: {reason}"))
 
     def refused(self, effect: fx.Refused) -> None:
-        self._refused = self._due, f"{effect.peer} was refused: {effect.reason}"[:_REFUSAL_CHARS]
+        self._refused = self._due, effect.peer, effect.reason
 
-    def _refusal(self, number: int) -> str:
-        """What that round may wait for in vain, to be added to for whom it does; if anything."""
-        if self._refused is None or self._refused[0] != number:
+    def _refusal(self, number: int, awaited: Collection[str]) -> str:
+        """Why that round may wait for one of these in vain, as the end of a text that says for whom it does."""
+        if self._refused is None or self._refused[0] != number or self._refused[1] not in awaited:
             return ""
-        return f"; {self._refused[1]}"
+        _, peer, reason = self._refused
+        return f"; {peer} was refused: {reason}"[:_REFUSAL_CHARS]
 
     def behind(self, effect: fx.Behind) -> None:
         waiting = self._waiting

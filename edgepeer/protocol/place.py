@@ -40,8 +40,8 @@ class Place:
         self.restored: Lineage | None = None
         """The state is from a checkpoint of that lineage, another than the view's, and no round has been over since."""
         self.carried = False
-        """What stands here is of an earlier generation, with which this one goes on, and no round has been over
-        since."""
+        """This peer has had what stands here in an earlier generation, with which this one goes on, and no round has been
+        over since. Who is given that state in this generation is not known to have one of before."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.taking: int | None = None
@@ -70,7 +70,7 @@ class Place:
 
     @property
     def earlier(self) -> bool:
-        """Whether nothing is over in this generation, as far as is known here: what stands here is from before it."""
+        """Whether what stands here is known to be from before this generation, so that nothing is over in it."""
         return self.carried or self.restored is not None
 
     @property

@@ -59,7 +59,8 @@ def build_trainer(
     """The same for data of that form.
 
     Args:
-        batch: how many samples a step has at most, for which there must be memory, too; 0: there will be no step.
+        batch: how many samples a step has at most, for which there must be memory, too; 0: there will be no step, and
+            it is enough to try the model out with a few.
 
     Initial parameters follow from the job's seed: alike on devices with the same versions of TensorFlow, and
     on all with the NumPy trainer. A run must not build on the former; peers start from one peer's state.

@@ -220,7 +220,7 @@ def has_unmade(model: Any) -> bool:
 
 def evaluation_batch(size: ModelSize, batch: int) -> int:
     """How many samples to evaluate at once: many, but so that it takes no more than a step, of `batch` samples, or
-    little."""
+    little; as many as a step has, where it can't be told what that takes."""
     little = _EVALUATION_BYTES * batch // size.step_bytes if size.step_bytes else 0
     return min(_EVALUATION_BATCH, max(batch, little))
 
@@ -257,8 +257,8 @@ def check_size(what: str, size: ModelSize, *, slots: int, batch: int, memory: in
     state = 4 * size.parameters * (1 + slots) + size.fixed_bytes
     if state > STATE_LIMIT_BYTES:
         raise ModelError(
-            f"{has}, which make a state of {state >> 20:,} MiB; {STATE_LIMIT_BYTES >> 20:,} MiB are the most that "
-            "peers can hand on; take a smaller model"
+            f"{has}, which make a state of up to {state >> 20:,} MiB; {STATE_LIMIT_BYTES >> 20:,} MiB are the most "
+            "that peers can hand on; take a smaller model"
         )
     lying = memory_needed(size._replace(step_bytes=0), slots)
     check_memory(f"{has}, for which", lying, memory, cure="take a smaller model")

@@ -217,6 +217,9 @@ def test_and_that_while_doubles() -> None:
             assert asked._is_too_soon(address) == bool(found)
             asked._is_useless(address)
             found.append(asked._useless[address][1])
+        asked._useless[address] = asyncio.get_running_loop().time() - 1e-3, 3600  # it is over
+        assert not asked._is_too_soon(address)
+        asked._is_useless(address)
         asked.stands()
         assert not asked._is_too_soon(address)
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from peer_fleet import DEADLINE_S, Broker, all_reduce, fleet
 
 from edgepeer.errors import RoundTimeout
 from edgepeer.ids import PeerId
+from edgepeer.peer.bell import Bell
+from edgepeer.peer.calls import Calls
 from edgepeer.peer.driver import Driver
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
@@ -71,6 +74,25 @@ async def test_a_neighbour_that_is_refused_over_and_over(
         assert {outcome.weight for outcome in await all_reduce([a, b], [one, two], precision="int8")} == {2}
         with pytest.raises(RoundTimeout, match=r"at a, waiting for b$"):  # which was refused in another round
             await a.allreduce(one, timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        ("timed out after 9 s at c, waiting for d, b", "; b was refused: bad view"),
+        ("timed out after 9 s at c, waiting for d", ""),
+        ("timed out after 9 s at c, waiting for b; b was refused: it knows", ""),
+    ],
+)
+async def test_only_a_round_that_waits_for_that_neighbour_names_it(waits: str, told: str) -> None:
+    calls = Calls(Bell())
+    calls.run_on(SimpleNamespace(node=SimpleNamespace(allreduce=SimpleNamespace(committed=6, owed=0))))  # type: ignore[arg-type]
+    calls.refused(fx.Refused(PeerId("b"), "bad view"))
+    calls._waiting = asyncio.get_running_loop().create_future()
+    calls.aborted(fx.RoundAborted("", 7, "timeout", waits, mine=True))
+    with pytest.raises(RoundTimeout) as caught:
+        await calls._waiting
+    assert str(caught.value) == f"round 7: {waits}{told}"
 
 
 class Machine:
