@@ -40,8 +40,8 @@ class Place:
         self.restored: Lineage | None = None
         """The state is from a checkpoint of that lineage, another than the view's, and no round has been over since."""
         self.carried = False
-        """This peer has had what stands here in an earlier generation, with which this one goes on, and no round has been
-        over since. Who is given that state in this generation is not known to have one of before."""
+        """This peer has had what stands here in an earlier generation, with which this one goes on, and no round has
+        been over since. Who is given that state in this generation is not known to have one of before."""
         self.loading = False
         """Whether the state has come and is being put to use."""
         self.taking: int | None = None

@@ -19,7 +19,7 @@ class Traffic:
     bytes_sent: int = 0
     bytes_received: int = 0
     frames_rejected: int = 0
-    """What others had no business to send: bytes that were no frame, or not one that is allowed; by ft-tree, not now."""
+    """What others had no business to send: bytes that were no frame, or none that is allowed; by ft-tree, not now."""
 
 
 class Receiver(Protocol):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from edgepeer.errors import ModelError
+from edgepeer.protocol.limits import Limits
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.form import Form
@@ -28,6 +29,7 @@ from edgepeer.training.sizes import (
     evaluation_batch,
     memory_needed,
 )
+from edgepeer.training.state import STATE_LIMIT_BYTES
 
 ALLOWED = ("my_models", "absent_models", "broken_models", "raising_models", "leaving_models")
 
@@ -409,7 +411,7 @@ def test_what_is_not_trained_takes_memory_too(keras: Any, package: str) -> None:
                                 "take a smaller model, or allow more")  # fmt: skip
     table["config"]["input_dim"] = 2_000_000_000
     message = refusal(memory=1 << 50, model_config=json.dumps(config))
-    assert "2,000,000,000 numbers that aren't trained, which make a state of 7,629 MiB; 4,096 MiB are the" in message
+    assert "2,000,000,000 numbers that aren't trained, which make a state of up to 7,629 MiB; 4,096 MiB" in message
 
 
 def test_what_is_not_trained_has_no_gradient(keras: Any) -> None:
@@ -507,3 +509,7 @@ def test_the_memory_that_a_service_may_have(
     assert available_memory() == 0
     (around / most).write_text("max\n")
     assert available_memory() > 1 << 20
+
+
+def test_a_state_may_be_as_long_as_a_peer_takes_one() -> None:
+    assert Limits().max_state_bytes == STATE_LIMIT_BYTES
