@@ -41,8 +41,11 @@ class SoakSettings(VerbSettings, frozen=True, kw_only=True):
     ] = None
     peers: Annotated[Annotated[int, Meta(ge=1, le=100)], _says("Peers of a fleet, at most.")] = 21
     mix: Annotated[
-        Literal["all", "owners"],
-        _says("What is drawn: all that there is; or bursts of faults while owners of a run leave, quit and come back."),
+        Literal["all", "owners", "shapes"],
+        _says(
+            "What is drawn: all that is usual; bursts of faults while owners of a run leave, quit and come back; "
+            "or fleets that choose their trees by what they measure."
+        ),
     ] = "all"
     jobs: Annotated[Annotated[int, Meta(ge=1, le=256)], _says("Processes that go through schedules at once.")] = 1
 

@@ -267,6 +267,28 @@ def draw_owners(pick: Picker, schedule: Schedule) -> Schedule:
     return replace(schedule, faults=_in_order([*schedule.faults, *faults]))
 
 
+def draw_shapes(pick: Picker, *, peers: int) -> Schedule:
+    """As `draw_story`, but without codes and divided networks, in fleets that choose their trees: on lines that are
+    slow enough for it to matter, and not all alike, and for so many rounds that trees change."""
+    schedule = draw_schedule(
+        pick,
+        peers=(min(3, peers), peers),
+        most_faults=6,
+        within_s=20.0,
+        lengths_s=LONG_S,
+    )
+    return replace(
+        schedule,
+        shape="auto",
+        rounds=pick.choice([40, 80]),
+        size=pick.choice([5000, 20_000]),
+        compute_s=pick.choice([0.02, 0.2]),
+        latency_s=pick.choice([5e-3, 2e-2]),
+        rate_bytes_per_s=1e6,
+        uneven=pick.choice([1, 10]),
+    )
+
+
 def _draw_story(pick: Picker, peers: int) -> Schedule:
     if pick.integer(0, 1):
         return draw_burst(pick, peers=(min(3, peers), min(7, peers)))
@@ -354,5 +376,9 @@ def _fleet_restarts(pick: Picker, fleet: list[str]) -> list[Fault]:
 
 
 _HARD: Final = (_restarts_apart, _isolated_again, _several_candidates, _fleet_restarts)
-MIXES: Final[dict[str, Callable[..., Schedule]]] = {"all": draw_story, "owners": draw_minds}
+MIXES: Final[dict[str, Callable[..., Schedule]]] = {
+    "all": draw_story,
+    "owners": draw_minds,
+    "shapes": draw_shapes,
+}
 """What a soak may draw."""

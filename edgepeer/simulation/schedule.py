@@ -32,6 +32,7 @@ from edgepeer.wire.precision import PRECISIONS, Precision
 __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]
 
 MAX_PEERS: Final = 1000
+SHAPES: Final = ("given", "auto")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +123,8 @@ class Schedule:
     seed: int = 0
     fanout: int = 2
     lanes: int = 1
+    shape: str = "given"
+    """`auto`: fan-out, lanes and the order of the peers follow what they measure, from a view as given on."""
     quorum: int = 0
     """How many it takes to go on without the others, if more than a majority."""
     rounds: int = 12
@@ -228,6 +231,8 @@ class Schedule:
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} {getattr(self, name):g}: must be from {least:g} to {most:g}")
+        if self.shape not in SHAPES:
+            raise ValueError(f"shape {self.shape}: must be {' or '.join(SHAPES)}")
         if self.dtype not in ("<f4", "<f8"):
             raise ValueError(f"dtype {self.dtype}: must be <f4 or <f8")
         if self.precision not in PRECISIONS:

@@ -32,6 +32,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.neighbours import PACKING_S
 from edgepeer.protocol.node import Node
+from edgepeer.protocol.shape import Choice
 from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.disk import REGATHER_S
@@ -151,6 +152,7 @@ class Story:
             fanout=schedule.fanout,
             lanes=schedule.lanes,
             quorum=schedule.quorum,
+            choice=Choice(fanout=True, lanes=True) if schedule.shape == "auto" else None,
             workload=Workload(
                 rounds=schedule.rounds,
                 size=schedule.size,
@@ -226,11 +228,13 @@ class Story:
         size = schedule.size * (4 if schedule.dtype == "<f4" else 8)
         if self._split is not None:
             size = 8 * self._split.numbers
-        transfer = schedule.fanout * (size + 2000) * schedule.uneven / schedule.rate_bytes_per_s
+        count = schedule.peers + sum(f.kind == "join" for f in schedule.faults)
+        fanout = schedule.fanout if schedule.shape == "given" else count  # at most; and links in a row, if it is 1
+        transfer = fanout * (size + 2000) * schedule.uneven / schedule.rate_bytes_per_s
         hop = schedule.latency_s + schedule.jitter_s + transfer + (10.0 if schedule.loss else 0.0)
         if schedule.hidden > 1:
             hop *= 2  # to the broker, and on
-        height = tree.height(schedule.fanout, schedule.peers + sum(f.kind == "join" for f in schedule.faults))
+        height = tree.height(schedule.fanout, count)
         # A run's first state goes down the tree; every application on its way takes its time to take and to give it.
         handed = 2 * (height + 1) * schedule.compute_s if self.world.task.run_id else 0.0
         chunks = 1 if schedule.code == "none" else 6  # of one peer, that of one that is gone included

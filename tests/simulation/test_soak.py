@@ -11,6 +11,7 @@ import pytest
 
 from edgepeer.errors import ProtocolBug
 from edgepeer.simulation import soak as module
+from edgepeer.simulation.account import Account
 from edgepeer.simulation.drawing import OWNERS, SOFT_ERRORS, Random, draw_owners, draw_schedule, draw_story
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.shrinking import shrink
@@ -99,6 +100,20 @@ def test_owners_change_their_minds_in_each_schedule_of_their_mix() -> None:
         assert drawn.peers <= 7
         assert any(fault.kind in OWNERS for fault in drawn.faults)
         assert Schedule.parse(str(drawn)) == drawn
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_fleets_that_choose_their_trees_do_so_under_faults(seed: int) -> None:
+    drawn, told = drawn_from(seed, 5, "shapes"), list[Story]()
+    assert Schedule.parse(str(drawn)) == drawn
+    assert drawn.faults
+
+    def make(schedule: Schedule, account: Account | None = None) -> Story:
+        told.append(Story(schedule, account=account))
+        return told[-1]
+
+    assert broken(drawn, make=make) is None
+    assert all(peer.node.view is not None and peer.node.view.why for peer in told[0].world.alive)
 
 
 def anew_while_apart(schedule: Schedule) -> bool:
