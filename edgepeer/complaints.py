@@ -1,4 +1,4 @@
-"""What came from outside and was refused: counted, and told at most once a second."""
+"""What may come without end, such as what came from outside and was refused: counted, and told once a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Complaints:
         self._told_at = float("-inf")
 
     def add(self, text: str, *arguments: object) -> None:
-        """Something was refused; a line with this text, as of `logging`, unless there was one just now."""
+        """It has come again; a line with this text, as of `logging`, unless there was one just now."""
         self.count += 1
         now = time.monotonic()
         if now - self._told_at >= _EVERY_S:

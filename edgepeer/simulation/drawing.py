@@ -268,8 +268,8 @@ def draw_owners(pick: Picker, schedule: Schedule) -> Schedule:
 
 
 def draw_shapes(pick: Picker, *, peers: int) -> Schedule:
-    """As `draw_story`, but without codes and divided networks, in fleets that choose their trees: on lines that are
-    slow enough for it to matter, and not all alike, and for so many rounds that trees change."""
+    """Up to six faults of any kind in a fleet that chooses its trees: on lines that are slow enough for it to matter,
+    half of the time not all alike, and for so many rounds that trees change."""
     schedule = draw_schedule(
         pick,
         peers=(min(3, peers), peers),
