@@ -8,6 +8,9 @@
                           |                 | back-off                |                    |
     down, not wanted      | -               | forgotten               | -                  | -
 
+Who sends what can't be loses the connection at once, and comes back with the same: the next time its numbers are
+thrown away for a while (`Link.reject`), and only then is the connection closed.
+
 A link to a *main* neighbour, parent or child in any tree (`lane`: in another than the first), may also run over a
 tunnel while the connection is down (paths.py).
 A link to a *backup*, brother or uncle, is a connection and nothing else. How long silence may last is measured for
@@ -39,6 +42,10 @@ Role = Literal["parent", "child", "lane", "backup", "other"]
 _MAIN: Final = ("parent", "child", "lane")
 _ALARM_S: Final = 0.2
 _SOON_S: Final = 0.005
+_AGAIN_S: Final = 10.0
+_IGNORED_S: Final = 1.0
+"""For so long the numbers of a neighbour are thrown away that were refused within `_AGAIN_S` before, too: it would come
+back at once, with the same."""
 _BEATS: Final = 4
 """However much else is sent, there is a Ping in so many beats: it alone says the pace, and measures a round trip."""
 
@@ -63,10 +70,10 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every", "failures", "heard", "knocked", "level", "life", "life_at", "member", "needed", "orphan", "overtaken",
-        "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "role", "sent", "since", "stands", "sync",
-        "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting",
-        "withholds",
+        "every", "failures", "heard", "ignored_until", "knocked", "level", "life", "life_at", "member", "needed",
+        "orphan", "overtaken", "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "rejected_at",
+        "role", "sent", "since", "stands", "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered",
+        "waiting", "withholds",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -105,7 +112,11 @@ class Link:
         self.overtaken = False
         """Over several hops at once, too much overtook what came through the slowest of them."""
         self.closed_at = float("-inf")
-        """When the connection was last closed because of silence."""
+        """When the connection was last closed because of silence ..."""
+        self.rejected_at = float("-inf")
+        """... and when something that came was last refused."""
+        self.ignored_until: float | None = None
+        """So long what comes over the path in use is thrown away, after which that ends; None: it is not."""
         self.cleared = False
         """The peer's presence on MQTT is gone."""
         self.life = 0
@@ -205,6 +216,12 @@ class Link:
         """The connection is closed because of silence."""
         self.closed_at = now
 
+    def reject(self, now: float) -> bool:
+        """What has come can't be. Returns whether that is so again, and no more of it is taken for a while."""
+        again, self.rejected_at = now - self.rejected_at < _AGAIN_S, now
+        self.ignored_until = now + _IGNORED_S if again else None
+        return again
+
     def wrote(self, now: float) -> None:
         """Something goes out over the link."""
         self.sent = now
@@ -251,6 +268,7 @@ class Link:
         self.every = self.promised = self.echo = 0.0
         self.refused = self.cleared = False
         self.failures = 0
+        self.ignored_until = None
 
 
 class Links:
@@ -287,6 +305,11 @@ class Links:
     def is_up(self, peer: PeerId | None) -> bool:
         link = self._links.get(peer) if peer is not None else None
         return link is not None and link.up
+
+    def is_ignored(self, peer: PeerId) -> bool:
+        """Whether numbers that come from there are thrown away."""
+        link = self._links.get(peer)
+        return link is not None and link.ignored_until is not None
 
     def is_direct(self, peer: PeerId) -> bool:
         link = self._links.get(peer)
@@ -411,12 +434,13 @@ class Links:
                 link.down_since = min(link.down_since + seconds, now)
 
     def tick(self, now: float, every_s: dict[Role, float], ping: Callable[[Link, float], Ping]) -> list[PeerId]:
-        """Ping, dial and close what is due. Returns the links that were closed for silence.
+        """Ping, dial and close what is due. Returns the links that were closed, for silence or since nothing of what
+        comes over them counts.
 
         With a Ping that is due go those of which half the time has passed: soon all links beat at once, and the machine
         is woken up once for all of them.
         """
-        silent = []
+        closed = []
         pings = (self._ping_at(link, every_s) for link in self._links.values() if link.up and link.member is not None)
         due = min(pings, default=float("inf")) <= now + _SOON_S
         for peer, link in self._links.items():
@@ -427,14 +451,18 @@ class Links:
                         link.was_closed(now)
                         reason = f"nothing heard for {quiet:.3f} s, expected within {patience:.3f} s"
                         self._emit(fx.CloseLink(peer, reason, abrupt=True))
-                    silent.append(peer)
+                    closed.append(peer)
+                elif link.ignored_until is not None and now >= link.ignored_until:
+                    if link.direct:
+                        self._emit(fx.CloseLink(peer, "nothing of what comes over it counts: anew"))
+                    closed.append(peer)
                 elif due and link.member is not None and self._may_ping(link, every_s, now):
                     self._emit(fx.Send(peer, ping(link, every_s[link.pace])))
                     link.sent = now
             if not link.direct and link.member is not None and not link.dialing and now >= link.redial_at:
                 link.dialing = True
                 self._emit(fx.Dial(link.member))
-        return silent
+        return closed
 
     def unacknowledged(self, peer: PeerId, since: float, within_s: float, now: float) -> bool:
         """The peer's machine has acknowledged nothing since then, which takes at most `within_s` on this path. Returns
@@ -480,6 +508,8 @@ class Links:
                     due = min(due, self._ping_at(link, every_s))
                 if link.heard + self._least_patience(link) < due:
                     due = min(due, link.heard + self._patience(link))
+                if link.ignored_until is not None:
+                    due = min(due, link.ignored_until)
         return due
 
     def want_too(self, member: Member, now: float) -> None:

@@ -219,6 +219,8 @@ class Node:
     def sink(self, peer: PeerId, frame: fr.Frame, payload_bytes: int) -> memoryview | None:
         """Where the payload of a frame that is about to arrive belongs; None to throw it away."""
         if isinstance(frame, (fr.Reduce, fr.Result)):
+            if self.parts.links.is_ignored(peer):
+                return None
             return self.parts.allreduce.sink(peer, frame, payload_bytes)
         if isinstance(frame, fr.State):
             return self.parts.neighbours.sink(peer, frame, payload_bytes)
