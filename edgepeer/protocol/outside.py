@@ -21,6 +21,7 @@ view that only that one has heard of. Others call only those before them, more a
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from edgepeer.ids import Generation, PeerId
@@ -107,8 +108,9 @@ class Outside:
         hint = self.hint
         if hint is None:
             return []
-        others = [m for m in hint.members if m.id != self._membership.id and not self._over(m)]
-        return [m for m in others if PeerId(m.id) not in self._refused][:_PROBED]
+        me, refused = self._membership.id, self._refused
+        found = (m for m in hint.members if m.id != me and m.id not in refused and not self._over(m))
+        return list(islice(found, _PROBED))
 
     def _over(self, member: Member) -> bool:
         """Whether that life of a member is known to have ended."""
@@ -121,7 +123,9 @@ class Outside:
         if self._synced_at is None or self._membership.leaving:
             return []
         me, hint = self._membership.id, self.hint
-        found = [PeerId(m.id) for m in hint.members if m.id != me and not self._over(m)][:_CALLED] if hint else []
+        members = hint.members if hint is not None else ()
+        others = (PeerId(m.id) for m in members if m.id != me and not self._over(m))
+        found = list(islice(others, _CALLED))
         before = self._rolls.before(me, self._reach)
         everybody = now >= self._turn(now) - self._limits.found_s / 2
         while not everybody and all(self._rolls.silent(peer, now) for peer in before):
@@ -176,8 +180,7 @@ class Outside:
 
     def _rank(self, now: float) -> int:
         """How many before this peer in the order are there, as far as it knows."""
-        rolls = self._rolls
-        return sum(not rolls.silent(peer, now) for peer in rolls.before(self._membership.id, MAX_MEMBERS))
+        return self._rolls.count_before(self._membership.id, MAX_MEMBERS, now)
 
     def _turn(self, now: float) -> float:
         """When it is this peer's turn to begin, if none of those before it in the order has."""

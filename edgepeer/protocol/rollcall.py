@@ -91,6 +91,10 @@ class Entry:
         word, answer = self.word, self.answer
         return word is not None and answer is not None and answer.life == word.life and now - answer.at <= FRESH_S
 
+    def is_silent(self, now: float) -> bool:
+        """Whether it has been called often enough in vain."""
+        return self.calls >= _SILENT_CALLS and (self.word is None or now - self.word.at > FRESH_S)
+
 
 class RollCall:
     """What one peer knows of all others."""
@@ -182,6 +186,11 @@ class RollCall:
         """The first of those that are announced and come before a peer in the order."""
         return self._order[: min(bisect_left(self._order, peer), most)]
 
+    def count_before(self, peer: PeerId, most: int, now: float) -> int:
+        """How many of these are not silent."""
+        entries = map(self._entries.get, self.before(peer, most))
+        return sum(1 for each in entries if each is None or each.calls < _SILENT_CALLS or not each.is_silent(now))
+
     @property
     def order(self) -> list[PeerId]:
         """All that are announced, in order."""
@@ -200,7 +209,7 @@ class RollCall:
     def silent(self, peer: PeerId, now: float) -> bool:
         """Whether a peer has been called often enough in vain."""
         entry = self._entries.get(peer)
-        return entry is not None and entry.calls >= _SILENT_CALLS and self.word(peer, now) is None
+        return entry is not None and entry.is_silent(now)
 
     def there(self, now: float) -> list[tuple[PeerId, Word]]:
         """Who has spoken just now, in peer order."""

@@ -79,7 +79,7 @@ class Guard(msgspec.Struct, frozen=True, array_like=True):
 def enough(order: Sequence[PeerId], there: Container[PeerId], least: int = 0) -> bool:
     """Whether those who are there are a quorum of `order`: more than half of it, or half with its head in it; and at
     least `least`. Any two quorums share a member."""
-    count = sum(peer in there for peer in order)
+    count = sum(map(there.__contains__, order))  # of a thousand members, asked for ten times a second
     if count < min(least, len(order)):
         return False
     return 2 * count > len(order) or (2 * count == len(order) and order[0] in there)
