@@ -51,6 +51,23 @@ async def test_lines_of_many_kinds(tmp_path: Path) -> None:
     assert mostly_exact(report)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bf16", "int8"])
+async def test_cut_links_of_several_trees_cost_no_contribution(precision: str, tmp_path: Path) -> None:
+    """All that moves less or in parts, rounded and not, goes the other ways as well: each round counts everybody."""
+    faults = ("--cut", "pos5-pos2@10..30", "--cut", "pos3>pos1@15..30", "--kill", "6@40")
+    slow = ("--link", "100mbit,5ms", "--lanes", 3, "--fanout", 2)
+    _, report = await run(tmp_path, "--rounds", 60, *slow, "--precision", precision, *faults)
+    both, one_way, _ = report["faults"]
+    assert all(sum(cut["confirmed"]["dropped"].values()) > 0 for cut in (both, one_way))
+    rounds = [detail for detail in report["rounds_detail"] if f"cut {both['target']}" in detail["faults"]]
+    assert len(rounds) >= 21
+    assert all(detail["exact"] and len(detail["contributors"]) == 7 for detail in rounds)
+    assert {detail.get("precision", "float32") for detail in report["rounds_detail"]} == {precision}
+    assert any(path.startswith("via ") for detail in rounds for path in detail["paths"])
+    assert set(report["rounds_detail"][-1]["contributors"]) == set(NAMES[:6])
+
+
 @pytest.mark.parametrize(
     ("flags", "refusal"),
     [
