@@ -138,14 +138,14 @@ class Tree(Collective):
             self._fail_link(peer, f"Reduce for {contributors:#x}, not all of its subtree")
         elif event.stored:
             self._shape = Shape(frame.total, frame.dtype)
-            self._lane.stored(peer, frame, contributors, event.payload_bytes, event.seconds)
+            self._lane.stored(peer, frame, contributors, event.payload_bytes, event.seconds, self._now)
             self._rates.told(peer, frame.rate_bytes_per_s)
             self._advance()
 
     def _on_result(self, peer: PeerId, frame: Result, event: FrameReceived) -> None:
         result, rate = self._lane.result, self._rates.of(peer)
         result.stored(frame.offset, event.payload_bytes // Shape(frame.total, frame.dtype).itemsize)
-        rate.add(event.payload_bytes, event.seconds)
+        rate.add(event.payload_bytes, event.seconds, self._now)
         self._rates.told(peer, frame.rate_bytes_per_s)
         if frame.commit is not None:
             rate.close_round()

@@ -309,7 +309,7 @@ class Allreduce:
         elif stored:
             self._course.note_said_again(peer)
             rd.learn_shape(wide)
-            if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds):
+            if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds, self._place.now):
                 self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
                 return
             self._rates.told(peer, frame.rate_bytes_per_s)
@@ -344,7 +344,7 @@ class Allreduce:
             self._refuse(peer, f"{wrong}, in a segment at {frame.offset}")
             return
         rate = self._rates.of(peer)
-        rate.add(payload_bytes, seconds)
+        rate.add(payload_bytes, seconds, self._place.now)
         self._rates.told(peer, frame.rate_bytes_per_s)
         if frame.lane and (frame.commit is not None) != lane.result.complete:
             rd.refuse_part(lane)

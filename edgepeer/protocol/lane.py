@@ -122,6 +122,11 @@ class Lane:
         return [stream for stream in self.streams.values() if stream.expected]
 
     @property
+    def _below(self) -> list[PeerId]:
+        """Whom what goes up comes from."""
+        return [child for child, stream in self.streams.items() if stream.expected]
+
+    @property
     def late(self) -> list[PeerId]:
         """The children whose partial sums are awaited and not complete."""
         return [c for c, stream in self.streams.items() if stream.expected and not stream.complete and not stream.held]
@@ -136,13 +141,15 @@ class Lane:
         for child, stream in self.streams.items():
             stream.expect(stream.allowed & positions, columns.get(child))
 
-    def stored(self, peer: PeerId, frame: Reduce, contributors: int, payload_bytes: int, seconds: float) -> str:
+    def stored(
+        self, peer: PeerId, frame: Reduce, contributors: int, payload_bytes: int, seconds: float, now: float
+    ) -> str:
         """A segment of a child's partial sum lies in its stream. Returns why it is none; empty if it is."""
         stream = self.streams[peer]
         if wrong := stream.stored(frame.offset, Shape.said(frame).elements(payload_bytes)):
             return wrong
         stream.contributors, stream.weight = contributors, frame.weight
-        stream.rate.add(payload_bytes, seconds)
+        stream.rate.add(payload_bytes, seconds, now)
         if stream.complete:
             stream.rate.close_round()
         return ""
@@ -334,7 +341,7 @@ class Lane:
             raise ProtocolBug("reduced without a vector")
         mine = Shape.of(partial) if self.encoded is None else Shape.of(partial, self.encoded.precision)
         contributors, rate = pack_set(self.contributors), rates.of(parent).bytes_per_s
-        for start, end in rates.segments(parent, mine, self.sent_up, self.reduced):
+        for start, end in rates.segments(parent, mine, self.sent_up, self.reduced, self._below):
             frame = Reduce(
                 epoch=address.epoch,
                 round=address.round,
@@ -382,7 +389,9 @@ class Lane:
         if sent >= ready:
             return
         shape, rate = Shape.of(source, precision), rates.of(peer).bytes_per_s
-        for start, end in rates.segments(peer, shape, sent, ready):
+        above = self.result_from
+        sources = self._below if self.edges.parent is None else () if above is None else (above,)
+        for start, end in rates.segments(peer, shape, sent, ready, sources):
             last = end == shape.total
             if last and commit is None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 
 from edgepeer.ids import PeerId
 from edgepeer.protocol.headers import Shape
@@ -42,8 +43,11 @@ class Rates:
         """A neighbour says how fast it receives from this peer."""
         self._sending[peer] = bytes_per_s
 
-    def segments(self, peer: PeerId, shape: Shape, sent: int, ready: int) -> Iterator[tuple[int, int]]:
-        """The ranges [start, end) to send next to a neighbour when `sent` of `ready` elements are out (-1: none)."""
+    def segments(
+        self, peer: PeerId, shape: Shape, sent: int, ready: int, sources: Iterable[PeerId] = ()
+    ) -> Iterator[tuple[int, int]]:
+        """The ranges [start, end) to send next to a neighbour when `sent` of `ready` elements are out (-1: none).
+        `sources`: the neighbours that the rest comes from."""
         if sent >= ready:
             return
         sent -= sent % shape.block if sent > 0 else 0  # a neighbour says what it has
@@ -55,6 +59,7 @@ class Rates:
             unknown=self._limits.first_segment_bytes,
             lanes=self._lanes,
             around=not self._direct(peer),
+            pace_bytes_per_s=min(map(self._pace, sources), default=inf),
         )
         step = shape.step(size)
         while sent < ready:
@@ -63,3 +68,7 @@ class Rates:
             if sent - start < step and sent != shape.total:
                 return  # the rest of this segment is still to come
             yield start, sent
+
+    def _pace(self, peer: PeerId) -> float:
+        estimate = self._receiving.get(peer)
+        return estimate.pace_bytes_per_s if estimate is not None else inf

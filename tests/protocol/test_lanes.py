@@ -70,7 +70,7 @@ class Striped:
         assert room is not None
         room[:] = payload
         if isinstance(frame, Reduce):
-            lane.stored(name(source), frame, unpack_set(frame.contributors), len(payload), 1e-3)
+            lane.stored(name(source), frame, unpack_set(frame.contributors), len(payload), 1e-3, 1.0)
         else:
             lane.result.stored(frame.offset, len(payload) // 4)
         self.go_on(number, target)
@@ -143,6 +143,6 @@ def test_nothing_is_added_twice() -> None:
             epoch=7, round=1, offset=0, total=2, dtype="<f4", contributors=pack_set(0b10), weight=1.0,
             rate_bytes_per_s=0.0,
         )  # fmt: skip
-        lane.stored(name(child), frame, 0b10, 8, 1e-3)
+        lane.stored(name(child), frame, 0b10, 8, 1e-3, 1.0)
     with pytest.raises(ProtocolBug, match="a contribution would count twice: 0x2"):
         lane.reduce(np.ones(2, "<f4"), 1.0, Shape(2, "<f4"))

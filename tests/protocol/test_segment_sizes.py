@@ -66,31 +66,31 @@ def test_where_several_trees_share_a_line_segments_are_not_cut_for_a_share_of_it
 def test_rates_are_the_best_of_the_last_rounds() -> None:
     estimate = RateEstimate()
     assert estimate.bytes_per_s == 0.0
-    estimate.add(50_000, 0.5)
-    estimate.add(50_000, 0.5)
+    estimate.add(50_000, 0.5, now=1.0)
+    estimate.add(50_000, 0.5, now=1.0)
     assert estimate.bytes_per_s == 0.0  # not before the round is complete
     estimate.close_round()
     assert estimate.bytes_per_s == 100_000
-    estimate.add(100_000, 0.1)
+    estimate.add(100_000, 0.1, now=1.0)
     estimate.close_round()
     for _ in range(7):  # the receiver is busy: it only looks slower
-        estimate.add(100_000, 10.0)
+        estimate.add(100_000, 10.0, now=1.0)
         estimate.close_round()
     assert estimate.bytes_per_s == 1_000_000
-    estimate.add(100_000, 10.0)
+    estimate.add(100_000, 10.0, now=1.0)
     estimate.close_round()
     assert estimate.bytes_per_s == 10_000  # it has been slow for long: that is its rate
 
 
 def test_little_data_says_nothing_about_a_rate() -> None:
     estimate = RateEstimate()
-    estimate.add(100, 1e-6)
+    estimate.add(100, 1e-6, now=1.0)
     estimate.close_round()
     assert estimate.bytes_per_s == 0.0
 
 
 def test_a_clock_too_coarse_to_see_the_transfer_does_not_divide_by_zero() -> None:
     estimate = RateEstimate()
-    estimate.add(1 << 20, 0.0)
+    estimate.add(1 << 20, 0.0, now=1.0)
     estimate.close_round()
     assert estimate.bytes_per_s > 1e9
