@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepeer.ids import PeerId
+from edgepeer.protocol.headers import Shape
+from edgepeer.protocol.limits import Limits
+from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.segments import LARGEST_BYTES, SEGMENT_COST_S, RateEstimate, segment_bytes
 
 SMALLEST, UNKNOWN = 16 << 10, 256 << 10
@@ -94,3 +100,47 @@ def test_a_clock_too_coarse_to_see_the_transfer_does_not_divide_by_zero() -> Non
     estimate.add(1 << 20, 0.0, now=1.0)
     estimate.close_round()
     assert estimate.bytes_per_s > 1e9
+
+
+def test_the_pace_of_a_neighbour_counts_the_pauses_between_its_segments() -> None:
+    estimate = RateEstimate()
+    assert estimate.pace_bytes_per_s == inf
+    for number in range(10):  # each is read at once, and the next one comes 13 ms later
+        estimate.add(SMALLEST, 2e-4, now=1.0 + 0.013 * number)
+    estimate.close_round()
+    assert estimate.bytes_per_s == pytest.approx(82e6, rel=0.01)
+    assert estimate.pace_bytes_per_s == pytest.approx(10 * SMALLEST / 0.1172, rel=0.01)
+    estimate.add(10 * SMALLEST, 0.0131, now=7.0)  # what is whole has no pauses, and those before it don't count
+    estimate.close_round()
+    assert estimate.pace_bytes_per_s == pytest.approx(12.5e6, rel=0.01)
+
+
+def test_what_comes_together_slowly_is_passed_on_in_small_segments() -> None:
+    """Though its link is fast, or looks as if it were: an inner peer above a leaf behind a slow line."""
+    assert size(152_000, 82e6, 4) == 152_000
+    assert segment_bytes(152_000, 82e6, 4, smallest=SMALLEST, unknown=UNKNOWN, pace_bytes_per_s=1.25e6) == SMALLEST
+    large = size(MODEL, 82e6, 4)
+    cut = segment_bytes(MODEL, 82e6, 4, smallest=SMALLEST, unknown=UNKNOWN, pace_bytes_per_s=1.25e6)
+    assert cut == size(MODEL, 1.25e6, 4)
+    assert large > 8 * cut
+
+
+@pytest.mark.parametrize(("rate", "pace"), [(12.5e6, 6e6), (1e9, 20e6)])
+def test_a_pace_not_far_below_the_rate_changes_nothing(rate: float, pace: float) -> None:
+    """Processors that are busy with other peers, on one machine."""
+    told = segment_bytes(MODEL, rate, 4, smallest=SMALLEST, unknown=UNKNOWN, pace_bytes_per_s=pace)
+    assert told == size(MODEL, rate, 4)
+
+
+def test_an_inner_peer_goes_by_the_slowest_of_those_it_adds_up() -> None:
+    slow, fast, parent = PeerId("slow"), PeerId("fast"), PeerId("up")
+    rates = Rates(Limits())
+    rates.keep([slow, fast, parent], 4)
+    rates.told(parent, 82e6)
+    shape = Shape(38_000, "<f4")
+    for peer, gap in ((slow, 0.013), (fast, 1e-4)):
+        for number in range(10):
+            rates.of(peer).add(SMALLEST, 1e-4, now=1.0 + gap * number)
+        rates.of(peer).close_round()
+    assert list(rates.segments(parent, shape, -1, 10_000, [fast])) == []  # it waits for all of it
+    assert list(rates.segments(parent, shape, -1, 10_000, [fast, slow])) == [(0, 4096), (4096, 8192)]
