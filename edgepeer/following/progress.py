@@ -269,8 +269,8 @@ class JobProgress:
         if self.done:
             return not self.pending
         known = {*self.present, *self.reports}
-        others = known.difference(self.failed)
-        return bool(self.failed) and len(known) >= self.job.wait_for and others.isdisjoint(self.present)
+        others = known.difference(self.failed)  # those that are gone may come back
+        return bool(self.failed) and len(known) >= self.job.wait_for and not others
 
     @property
     def recorded(self) -> bool:

@@ -168,7 +168,8 @@ class Run(ABC):
         self._state.close()
         self._rounds.close()
         self._peer.want_run(None)
-        self._peer.use_scheme(None)
+        if not self._peer.engaged:  # what this device has said in a round that goes on is of its code
+            self._peer.use_scheme(None)
 
     def _failed(self, group: BaseExceptionGroup) -> JobError:
         error = first_error(group)

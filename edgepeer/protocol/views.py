@@ -567,8 +567,8 @@ class Views:
         self._shaping.enter(None, self._place.now)
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
-        if view is not None or not wanted:
-            self._begin_life()
+        if view is not None or not wanted or before is None:
+            self._begin_life()  # also of who leaves before it was let in: or it still is, as it is announced
         self._wiring.wrap()
         self._links.want((), self._place.now)
         self._paths.enter(None, self._membership.me.incarnation)

@@ -136,6 +136,24 @@ def test_all_failed(told: Told) -> None:
         progress.result()
 
 
+def test_who_is_gone_for_a_while_may_come_back_though_others_have_failed(told: Told) -> None:
+    """One device can't do the job, and all that can lose their power: they go on when it is back."""
+    progress = JobProgress(told.job, broker="embedded")
+    progress.see_view(told.view())
+    for peer in told.peers:
+        progress.see_presence(peer, told.presence(peer))
+    progress.see_report(told.report("ash", "failed", error="dataset mnist: no files"))
+    for peer in ("birch", "cedar"):
+        progress.see_report(told.report(peer, "training", round=7))
+        progress.see_presence(peer, None)
+    assert not progress.finished
+    for peer in ("birch", "cedar"):
+        progress.see_presence(peer, told.presence(peer))
+        progress.see_report(told.report(peer, "done"))
+    assert progress.finished
+    assert progress.result().failed == ("ash",)
+
+
 def test_early_failures_do_not_end_a_job_that_waits_for_more(told: Told) -> None:
     progress = JobProgress(told.job, broker="embedded")
     progress.see_presence("ash", told.presence("ash"))

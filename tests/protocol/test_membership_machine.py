@@ -411,6 +411,18 @@ def test_who_has_left_may_come_back_in_a_new_life() -> None:
     assert views(alone.until(4.0))[0].endswith("view 1 a")
 
 
+def test_who_leaves_before_it_was_let_in_does_so_in_another_life_than_is_announced() -> None:
+    """Or it is let in by those who have its presence and hear it, and does nothing there: all wait for it."""
+    a = Machine("a", hidden=())
+    a.hear(ev.ControlSynced(), 0.0)
+    announced = a.node.me.incarnation
+    a.hear(ev.LeaveWanted(), 0.1)
+    assert a.node.me.incarnation > announced
+    a.hear(ev.LinkUp(PeerId("b"), 1), 0.2)
+    syncs = [each.frame for each in a.effects if isinstance(each, fx.Send) and isinstance(each.frame, fr.Sync)]
+    assert {sync.life for sync in syncs} == {a.node.me.incarnation}
+
+
 def test_who_has_left_asks_for_a_view_that_it_hears_of_once() -> None:
     """It did so with each word of it, of which the answer brought the next: at the pace of the broker, for ever."""
     b = Machine("b", hidden=()).join(view(1, "ab"), up="a")
