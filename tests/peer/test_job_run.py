@@ -62,6 +62,7 @@ class Alone:
         self.outcomes: asyncio.Queue[Outcome | Exception] = asyncio.Queue()
         self.reports: list[PeerReport] = []
         self.expected: list[tuple[str, int]] = []
+        self.schemes: list[Any] = []
         self.fabric = SimpleNamespace(
             forget=lambda topic: None,
             topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
@@ -90,7 +91,7 @@ class Alone:
         return self.committed >= 0
 
     def use_scheme(self, scheme: Any) -> None:
-        pass
+        self.schemes.append(scheme)
 
     def want_run(
         self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None, epoch: int = 0
@@ -229,6 +230,19 @@ async def test_that_a_run_diverges_is_not_told_with_the_state_before_that_round(
         await until(lambda: len(fleet.peer.given) == 2)
     told = [(number, unpack_run_state(memoryview(state))[0]) for number, state in fleet.peer.given]
     assert told == [(1, 0), (2, 2)]
+
+
+@pytest.mark.parametrize("engaged", [False, True])
+async def test_who_leaves_in_a_round_that_it_has_brought_something_to_leaves_it_its_code(
+    engaged: bool, tmp_path: Path
+) -> None:
+    """Its cancelled call says again in the next view what it has computed. Without a code that ended the job for
+    all."""
+    async with running(tmp_path) as fleet:
+        await until(lambda: bool(fleet.peer.schemes))
+        before = len(fleet.peer.schemes)
+        fleet.peer.engaged = engaged
+    assert len(fleet.peer.schemes) == before + (0 if engaged else 1)
 
 
 async def test_what_a_round_of_a_state_that_is_given_up_says_of_the_loss_counts_no_more(tmp_path: Path) -> None:
