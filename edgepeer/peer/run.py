@@ -133,6 +133,7 @@ class Run(ABC):
             JobError: this device can't do the job; has been reported.
         """
         self._report("starting")
+        self._peer.use_scheme(None)  # of the job before, if it was withdrawn in the middle of a round (`close`)
         failure: BaseExceptionGroup | None = None
         self._state.open()
         try:

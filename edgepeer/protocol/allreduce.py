@@ -77,6 +77,9 @@ class Around(Protocol):
     def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
         """Close the link to a peer. `abrupt`: without sending what is queued."""
 
+    def refuse(self, peer: PeerId, reason: str) -> None:
+        """What a peer says of a round can't be."""
+
     def lend(self) -> None:
         """The owner takes part in another round: what goes up from now on lies in another vector than before."""
 
@@ -198,14 +201,14 @@ class Allreduce:
         self._course.throw_away(peer, frame)
         due = peer in self._course.round.lane.streams and not self._place.is_without(peer)
         if due and (wrong := self._closing.on_progress(peer, frame)):
-            self._around.fail_link(peer, wrong)
+            self._around.refuse(peer, wrong)
         self._after_news()
 
     def on_release(self, peer: PeerId, frame: Release) -> None:
         """The root has closed the round."""
         self._course.throw_away(peer, frame)
         if wrong := self._closing.on_release(peer, frame):
-            self._around.fail_link(peer, wrong)
+            self._around.refuse(peer, wrong)
         self._after_news()
 
     def look_again(self) -> None:
@@ -292,7 +295,7 @@ class Allreduce:
         if rd is None or not rd.is_child(peer, frame.lane):
             return
         if undue := self._undue(rd, peer, frame):
-            self._around.fail_link(peer, undue)
+            self._around.refuse(peer, undue)
             return
         misfit = rd.misfit(wide, self._limits.max_vector_bytes)
         lane = rd.part(frame.lane, wide) if not misfit else None
@@ -302,20 +305,20 @@ class Allreduce:
             return
         stream, contributors = lane.streams[peer], unpack_set(frame.contributors)
         if astray := _astray(lane, frame, payload_bytes):
-            self._around.fail_link(peer, f"Reduce {astray}")
+            self._around.refuse(peer, f"Reduce {astray}")
         elif contributors != stream.expected or not contributors:
             due = f"Reduce for {contributors:#x}, due from its subtree is {stream.expected:#x}"
-            self._around.fail_link(peer, due)
+            self._around.refuse(peer, due)
         elif stored:
             self._course.note_said_again(peer)
             rd.learn_shape(wide)
             if wrong := lane.stored(peer, frame, contributors, payload_bytes, seconds, self._place.now):
-                self._around.fail_link(peer, f"Reduce at {frame.offset} {wrong}")
+                self._around.refuse(peer, f"Reduce at {frame.offset} {wrong}")
                 return
             self._rates.told(peer, frame.rate_bytes_per_s)
             self.go_on(lane if rd is self._course.round else None)
         elif frame.offset > max(stream.received, 0) and not self._course.is_asked_again(peer):
-            self._around.fail_link(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
+            self._around.refuse(peer, f"Reduce at {frame.offset}, only {stream.received} elements came before")
 
     def on_result(self, peer: PeerId, frame: Result, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a result lies in its buffer (`stored`) or was of no use."""
@@ -504,7 +507,7 @@ class Allreduce:
         self._send_down(here)
 
     def _refuse(self, source: PeerId, wrong: str) -> None:
-        self._around.fail_link(source, f"result of round {self._place.committed + 1} {wrong}")
+        self._around.refuse(source, f"result of round {self._place.committed + 1} {wrong}")
 
     def _is_decided(self, here: InView) -> bool:
         """Whether the round that is held counts. Says to the parent that it is held here when its turn has come."""

@@ -8,8 +8,8 @@
                           |                 | back-off                |                    |
     down, not wanted      | -               | forgotten               | -                  | -
 
-Who sends what can't be loses the connection at once, and comes back with the same: the next time its numbers are
-thrown away for a while (`Link.reject`), and only then is the connection closed.
+Who says of a round what can't be loses the connection at once, and comes back with the same: the next time its vectors
+are thrown away for a while (`Link.reject`), and only then is the connection closed.
 
 A link to a *main* neighbour, parent or child in any tree (`lane`: in another than the first), may also run over a
 tunnel while the connection is down (paths.py).
@@ -116,7 +116,8 @@ class Link:
         self.rejected_at = float("-inf")
         """... and when something that came was last refused."""
         self.ignored_until: float | None = None
-        """So long what comes over the path in use is thrown away, after which that ends; None: it is not."""
+        """So long the vectors that come over the path in use are thrown away, after which that ends; None: they are
+        not."""
         self.cleared = False
         """The peer's presence on MQTT is gone."""
         self.life = 0
@@ -217,7 +218,7 @@ class Link:
         self.closed_at = now
 
     def reject(self, now: float) -> bool:
-        """What has come can't be. Returns whether that is so again, and no more of it is taken for a while."""
+        """What has come can't be. Returns whether that was so shortly before, and no vectors are taken for a while."""
         again, self.rejected_at = now - self.rejected_at < _AGAIN_S, now
         self.ignored_until = now + _IGNORED_S if again else None
         return again

@@ -32,6 +32,7 @@ FAST_BYTES_PER_S: Final = 64e6
 _BUSY: Final = 2
 _WAITS: Final = 4
 """What comes together so many times more slowly than a link carries it is waited for, not the link."""
+_APART_S: Final = 1.0
 LARGEST_BYTES: Final = 4 << 20
 MEASURABLE_BYTES: Final = 16 << 10
 
@@ -91,7 +92,9 @@ class RateEstimate:
         self._since = self._until = inf
 
     def add(self, payload_bytes: int, seconds: float, now: float) -> None:
-        """A segment has arrived, within the last seconds."""
+        """A segment has arrived, within the last seconds. One long after those before it is of another round."""
+        if now - seconds - self._until > _APART_S:
+            self._bytes, self._seconds, self._since = 0, 0.0, inf
         self._bytes += payload_bytes
         self._seconds += seconds
         self._since, self._until = min(self._since, now - seconds), now

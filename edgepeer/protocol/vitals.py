@@ -148,7 +148,7 @@ class Vitals:
         return self._pace.every_s(now, contributed=self._course.contributed)
 
     def tick(self, now: float) -> list[PeerId]:
-        """Ping and dial whoever is due. Returns the links that have been silent for too long."""
+        """Ping and dial whoever is due. Returns the links that were closed, as `Links.tick` says."""
         self._over.see(self._stands(), now)
         self._notice(now)
         self.look_who_waits()

@@ -85,19 +85,25 @@ class Wiring:
         self._links.on_down(peer, self._place.now)
         self._neighbours.on_lost(peer)
 
-    def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
-        """Close the link to a peer: what has come over it can't be, or could not be shortly before (`Link.reject`).
-        `abrupt`: without sending what is queued, be it on the connections that it went over before; it is that which
-        can't go out."""
+    def refuse(self, peer: PeerId, reason: str) -> None:
+        """What a peer says of a round can't be: close the link, but not if that was so shortly before (`Link.reject`).
+        What others have said, and it only carries, is not its fault."""
         link = self._links.get(peer)
-        if not abrupt:
-            if self._links.is_ignored(peer):
-                return
+        if self._links.is_ignored(peer):
+            return
+        if link is not None and link.reject(self._place.now):
             self.emit(fx.Refused(peer, reason))
-            if link is not None and link.reject(self._place.now):
-                self.emit(fx.Note("warning", f"of {peer} nothing is taken for a while: again {reason}", often=True))
-                return
+            self.emit(fx.Note("warning", f"no vectors are taken of {peer} for a while: again {reason}", often=True))
+        else:
+            self.fail_link(peer, reason)
+
+    def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
+        """Close the link to a peer: what has come over it can't be. `abrupt`: without sending what is queued, be it on
+        the connections that it went over before; it is that which can't go out."""
         self.emit(fx.Note("warning", f"link to {peer} closed: {reason}", often=True))
+        if not abrupt:
+            self.emit(fx.Refused(peer, reason))
+        link = self._links.get(peer)
         tunnel = link.tunnel if link is not None and not link.direct else None
         closed = {peer} if tunnel is None else set[PeerId]()
         if abrupt:

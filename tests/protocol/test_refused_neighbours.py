@@ -93,3 +93,22 @@ def test_others_links_are_left_alone() -> None:
     closed = [each for _, _, each in company.effects(fx.CloseLink, since=1.0) if isinstance(each, fx.CloseLink)]
     assert {str(each.peer) for each in closed} == {"b"}
     assert company["c"].node.parts.links.is_direct(PeerId("a"))
+
+
+def test_who_carries_what_can_not_be_is_believed_all_the_same() -> None:
+    """A hop, and who passes a view on, lose the connection each time, and none of what they say of a round."""
+    wiring, links = (company := working(whole_at=0.0))["a"].node.parts.wiring, company["a"].node.parts.links
+    b = PeerId("b")
+    for at in (1.5, 2.0, 2.5):
+        company.until(at)
+        assert links.is_direct(b)
+        wiring.fail_link(b, "bad view")
+        assert not links.is_direct(b)
+        assert not links.is_ignored(b)
+        company.hear("a", ev.ControlSynced())  # or nothing asks what is to be done
+    company.until(3.0)
+    for ignored in (False, True):
+        wiring.refuse(b, "spoilt")
+        assert links.is_ignored(b) == ignored
+        company.hear("a", ev.ControlSynced())
+        company.until(company.now + 0.1)

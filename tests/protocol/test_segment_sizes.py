@@ -144,3 +144,11 @@ def test_an_inner_peer_goes_by_the_slowest_of_those_it_adds_up() -> None:
         rates.of(peer).close_round()
     assert list(rates.segments(parent, shape, -1, 10_000, [fast])) == []  # it waits for all of it
     assert list(rates.segments(parent, shape, -1, 10_000, [fast, slow])) == [(0, 4096), (4096, 8192)]
+
+
+def test_what_came_of_a_round_that_was_given_up_is_no_part_of_the_next_ones_pace() -> None:
+    estimate = RateEstimate()
+    estimate.add(20_000, 0.01, now=1.0)
+    estimate.add(100_000, 0.02, now=601.0)
+    estimate.close_round()
+    assert estimate.pace_bytes_per_s == pytest.approx(5e6)
