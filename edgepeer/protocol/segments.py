@@ -33,6 +33,7 @@ _BUSY: Final = 2
 _WAITS: Final = 4
 """What comes together so many times more slowly than a link carries it is waited for, not the link."""
 _APART_S: Final = 1.0
+"""Segments with a longer pause between them are of different rounds: one may have been given up."""
 LARGEST_BYTES: Final = 4 << 20
 MEASURABLE_BYTES: Final = 16 << 10
 
