@@ -32,6 +32,7 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run import REGATHER_S, Device, Run
+from edgepeer.peer.said_again import Again, said_again
 from edgepeer.peer.service import Service
 from edgepeer.peer.watching import Watch
 from edgepeer.peer.worker import Worker
@@ -207,12 +208,15 @@ class _Agent:
             self._pass_on()
         self._announce(job)
 
-    def _announce(self, job: Job | JobOver | None) -> None:
+    def _announce(self, job: Job | JobOver | None, *, over: str = "") -> None:
+        """Say what the fabric's job is. `over`: which one is known to be over, if not the one before it."""
         fabric = self._peer.fabric
         if fabric.in_fleet:
             fabric.announce_again()  # as its operator has signed it, which no peer can
         else:
-            fabric.publish_retained(fabric.topics.job, job)
+            before = self._ended.over if self._ended is not None else ""
+            said = said_again(job, after=over or before) if isinstance(job, Job) else job
+            fabric.publish_retained(fabric.topics.job, said)
 
     def _see(self, event: seen.JobSeen) -> None:
         """The broker tells what it has for the fabric's job."""
@@ -227,7 +231,8 @@ class _Agent:
         fabric.forget(fabric.topics.job)  # whatever we had announced has its answer
         # What this device was at is said in its place when all is known that the broker retains.
         if correction is not None and self._jobs.unfinished is None:
-            self._announce(self._jobs.current or correction)
+            over = correction.over if self._jobs.knows_over(correction.over) else ""
+            self._announce(self._jobs.current or correction, over=over)
 
     def _hear_of_peer(self, peer: PeerId, document: bytes) -> None:
         """A peer that is connected tells what it knows of the fabric's job: one of the two may be without a broker."""
@@ -250,10 +255,14 @@ class _Agent:
         Raises:
             WireError: it can't be read.
         """
-        job = unpack(event.payload, Job) if event.payload is not None else None
         before = self._jobs.current
-        verdict = self._jobs.see(job, over=event.over, by_peer=by_peer)
-        named = event.over if job is None else job.id
+        if event.payload is None:
+            named = event.over
+            verdict = self._jobs.see(None, over=named, by_peer=by_peer)
+        else:
+            job, more = unpack(event.payload, Job), unpack(event.payload, Again)
+            named = job.id
+            verdict = self._jobs.see(job, over=more.after, by_peer=by_peer, again=more.again)
         match verdict:
             case Verdict.TAKEN:
                 over = before is not None and self._jobs.knows_over(before.id)

@@ -6,11 +6,14 @@
     no job, while connected                     | TAKEN: the current one is over
     that a job is over                          | TAKEN if it is the current one, SAME if there is none, else CORRECT
     a job that is over, as we know              | CORRECT: say so, or what is current (at most CORRECTIONS times)
-    an older job, when we connect, or by a peer | CORRECT, likewise
+    an older job                                | CORRECT, likewise
     another of the current one's id             | CORRECT, likewise
     what can't be read                          | CORRECT, likewise; IGNORED if there is no current job
-    any other, by a peer                        | TAKEN; of the one before it is known that it is older, and no more
+    any other, by a peer, or a device again     | TAKEN; of the one before it is known that it is older, and no more
     any other                                   | TAKEN, and the one before is over
+
+An older job is one that was made before, by the clock of who began it: when we connect, or of a peer, or where a device
+says it again (see said_again): two of which each says its own must come to the same. None is older than what is over.
 
 What a peer tells may come before what a broker, who is slow, has yet to tell of the time before. So until it comes to
 the job that a peer has told of, an older one is old here, too, and that there is none is said of another. When it has
@@ -81,23 +84,31 @@ class JobBoard:
         """What comes from now on is said now."""
         self._catching_up = False
 
-    def see(self, job: Job | None, *, over: str = "", by_peer: bool = False) -> Verdict:
-        """The fabric's job, as the broker has it, or a peer that is connected. `over`: which job is, if there is none,
-        and that is said; empty: whichever there was."""
+    def see(self, job: Job | None, *, over: str = "", by_peer: bool = False, again: bool = False) -> Verdict:
+        """The fabric's job, as the broker has it, or a peer that is connected.
+
+        Args:
+            over: which job is, as is said; empty: nothing is said of that, or, if there is none, whichever there was.
+            again: whether it is said by a device.
+        """
         self.told |= not by_peer
         current = self.current
         if job is None and over:
             return self._see_over(over)
+        if over and job is not None and over != job.id:
+            self._end(over)
         if job is not None and job == current:
             if not by_peer:
                 self._end_passed()
                 self._ahead = False
             return Verdict.SAME
-        if job is not None and self._is_old(job, by_peer=by_peer):
+        if job is not None and self._is_old(job, by_peer=by_peer, again=again):
             return self._correct(job.id)
         if job is None and self._ahead:
             return Verdict.SAME
-        return self._take(job, by_peer=by_peer and job is not None and not self._in_order)
+        if self._in_order or job is None:
+            by_peer = again = False
+        return self._take(job, by_peer=by_peer, again=again)
 
     def take_up(self, job: Job) -> None:
         """This device announces what it was at when it stopped: nobody tells of any."""
@@ -120,19 +131,19 @@ class JobBoard:
             self.unfinished = None
         return Verdict.SAME
 
-    def _take(self, job: Job | None, *, by_peer: bool = False) -> Verdict:
+    def _take(self, job: Job | None, *, by_peer: bool = False, again: bool = False) -> Verdict:
         before, self.current, self.unfinished = self.current, job, None
         self._ahead = by_peer
         if job is None:
             self._passed.clear()  # they may count again
         else:
             self._passed.pop(job.id, None)  # it counts again
-            if not by_peer:
+            if not (by_peer or again):
                 self._end_passed()
         if before is not None:
             if by_peer:
                 self._pass(before.id)
-            else:
+            elif not again:
                 self._end(before.id)
         return Verdict.SAME if job is before else Verdict.TAKEN
 
@@ -161,15 +172,15 @@ class JobBoard:
             del self._corrected[next(iter(self._corrected))]
         return Verdict.CORRECT if times <= CORRECTIONS else Verdict.IGNORED
 
-    def _is_old(self, job: Job, *, by_peer: bool) -> bool:
+    def _is_old(self, job: Job, *, by_peer: bool, again: bool) -> bool:
         current = self.current or self.unfinished
         if self.knows_over(job.id):
             return True
         if current is None or job.id == current.id:
             return current is self.current is not None  # an id names one job: there is a run of it
-        if self._in_order:
+        if self._in_order or self.knows_over(current.id):
             return False
-        if by_peer:  # of two, each of whom tells the other, one takes the other's
+        if by_peer or again:  # of two, each of whom tells the other, one takes the other's
             older = (job.created, job.id) < (current.created, current.id)
         else:
             older = (self._catching_up or self._ahead) and 0 < job.created < current.created

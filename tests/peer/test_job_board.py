@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
+from collections.abc import Iterable, Sequence
+
 import pytest
 
 from edgepeer.peer.job_board import CORRECTIONS, JobBoard, Verdict
-from edgepeer.training.job import new_job
+from edgepeer.peer.said_again import Again, said_again
+from edgepeer.training.job import Job, new_job
+from edgepeer.wire.documents import pack, unpack
 
 OLD, NEW = new_job(id="old", created=100.0), new_job(id="new", created=200.0)
 
@@ -237,6 +243,80 @@ def test_what_this_device_takes_up_again_takes_back_nothing_that_was_announced_b
     assert jobs.see(OLD) is Verdict.CORRECT  # another device had an older one
     assert jobs.see(NEW) is Verdict.SAME
     assert jobs.see(None) is Verdict.TAKEN
+
+
+def agree(order: Iterable[tuple[Job, str]], boards: Sequence[JobBoard]) -> None:
+    """Let all hear, in the broker's order, what devices have announced, and what each then says: as an agent does."""
+    said = collections.deque(order)
+    for _ in range(1000):
+        if not said:
+            return
+        job, over = said.popleft()
+        for jobs in boards:
+            if jobs.see(job, over=over, again=True) is Verdict.CORRECT and jobs.current is not None:
+                said.append((jobs.current, job.id if jobs.knows_over(job.id) else ""))
+    raise AssertionError("they never come to an end")
+
+
+def _age(job: Job) -> tuple[float, str]:
+    return job.created, job.id
+
+
+@pytest.mark.parametrize("ages", [(100.0, 200.0, 300.0), (0.0, 0.0, 0.0), (0.0, 200.0, 100.0)])
+@pytest.mark.parametrize("others", ["none", "new", "at the latest", "went on to the first, by a slow clock"])
+def test_of_jobs_that_devices_take_up_at_the_same_moment_all_come_to_one(ages: tuple[float, ...], others: str) -> None:
+    """A broker has lost its memory, and nobody hears of another's before it has announced its own."""
+    known = [new_job(id=f"j{n}", created=age) for n, age in enumerate(ages)]
+    latest = max(known, key=_age)
+    for owners in itertools.product(known, repeat=3):
+        for order in itertools.permutations({job.id: job for job in owners}.values()):
+            boards = [board() for _ in owners]
+            for jobs, own in zip(boards, owners, strict=True):
+                jobs.synced()
+                jobs.take_up(own)
+            expected = max(owners, key=_age)
+            if others != "none":
+                boards.append(board())
+                boards[-1].synced()
+            if others == "at the latest":  # it had only lost the broker
+                boards[-1].see(latest)
+                expected = latest
+            if others.startswith("went on"):
+                for job in (*known[1:], known[0]):
+                    boards[-1].see(job)
+                expected = known[0]
+            agree([(job, "") for job in order], boards)
+            assert [jobs.current for jobs in boards] == [expected] * len(boards), (owners, order)
+            assert not any(jobs.knows_over(expected.id) for jobs in boards)
+
+
+def test_a_job_that_is_said_again_is_no_news_to_who_knows_a_later_one() -> None:
+    jobs = board()
+    jobs.see(NEW)
+    jobs.synced()
+    assert jobs.see(OLD, again=True) is Verdict.CORRECT
+    assert jobs.see(OLD) is Verdict.TAKEN  # announced by somebody whose clock is slow
+    jobs = board()
+    jobs.see(OLD)
+    jobs.synced()
+    assert jobs.see(NEW, again=True) is Verdict.TAKEN
+    assert not jobs.knows_over("old")
+
+
+def test_what_is_over_is_so_whatever_clocks_say_of_the_one_after_it() -> None:
+    jobs = board()
+    jobs.see(NEW)
+    jobs.synced()
+    assert jobs.see(OLD, over="new", again=True) is Verdict.TAKEN
+    assert jobs.knows_over("new")
+    assert jobs.see(NEW, again=True) is Verdict.CORRECT
+
+
+def test_its_document_says_that_a_job_is_said_again() -> None:
+    document = pack(said_again(NEW, after="old"))
+    assert unpack(document, Job) == NEW
+    assert unpack(document, Again) == Again(again=True, after="old")
+    assert unpack(pack(NEW), Again) == Again()
 
 
 def test_whoever_knows_better_than_a_clock_is_believed_also_where_the_broker_is_behind() -> None:

@@ -263,6 +263,41 @@ async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one
         await watcher.until(new)
 
 
+async def test_two_jobs_that_are_taken_up_at_the_same_moment_come_to_one(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has the later one first, and only then the other; nobody heard of another's before it said its own."""
+    older, later = job("j0", created=100.0, rounds=20), job("j1", created=200.0, rounds=20)
+    for done, name in ((older, "p0"), (later, "p1")):
+        home = tmp_path / done.id
+        async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, home, ("p0", "p1")):
+            await announce(before, done)
+            await watcher.until_done("p0", "p1")
+        (home / name / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    receive, held = Hearing.receive, list[tuple[Hearing, str, bytes, bool]]()
+
+    def receive_later(hearing: Hearing, topic: str, payload: bytes, kept: bool) -> None:
+        if topic == TOPIC and hearing._client_id == "p0":
+            held.append((hearing, topic, payload, kept))
+        else:
+            receive(hearing, topic, payload, kept)
+
+    async with Watcher.at(broker) as watcher, devices(broker, tmp_path / "j1", ("p1",)):
+        await watcher.until(later)
+        with monkeypatch.context() as patch:
+            patch.setattr(Hearing, "receive", receive_later)
+            async with devices(broker, tmp_path / "j0", ("p0",)):
+                await watcher.until(older)
+                async with asyncio.timeout(DEADLINE_S):
+                    while len(held) < 2:
+                        await asyncio.sleep(0)
+                patch.undo()
+                for said_earlier in held:
+                    receive(*said_earlier)
+                reports = await watcher.until_done("p0", "p1")
+                assert [report.job for report in reports.values()] == ["j1", "j1"]
+
+
 async def test_what_the_fabric_was_at_last_is_over_and_no_older_job_is_taken_up_for_that(
     tmp_path: Path, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
