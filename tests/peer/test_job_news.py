@@ -274,11 +274,13 @@ async def test_two_jobs_that_are_taken_up_at_the_same_moment_come_to_one(
             await announce(before, done)
             await watcher.until_done("p0", "p1")
         (home / name / "checkpoints" / "over.json").unlink()  # as if it had stopped before
-    receive, held = Hearing.receive, list[tuple[Hearing, str, bytes, bool]]()
+    receive, held, both = Hearing.receive, list[tuple[Hearing, str, bytes, bool]](), asyncio.Event()
 
     def receive_later(hearing: Hearing, topic: str, payload: bytes, kept: bool) -> None:
         if topic == TOPIC and hearing._client_id == "p0":
             held.append((hearing, topic, payload, kept))
+            if len(held) == 2:
+                both.set()
         else:
             receive(hearing, topic, payload, kept)
 
@@ -289,8 +291,7 @@ async def test_two_jobs_that_are_taken_up_at_the_same_moment_come_to_one(
             async with devices(broker, tmp_path / "j0", ("p0",)):
                 await watcher.until(older)
                 async with asyncio.timeout(DEADLINE_S):
-                    while len(held) < 2:
-                        await asyncio.sleep(0)
+                    await both.wait()
                 patch.undo()
                 for said_earlier in held:
                     receive(*said_earlier)
