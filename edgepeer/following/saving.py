@@ -110,8 +110,8 @@ async def state_from_fleet(
         return await parts_from_fleet(broker, fabric, result, timeout=timeout, identity=identity)
     if identity is not None:
         return await state_from_peer(broker, fabric, result, timeout=timeout, identity=identity)
-    wanted = _Wanted(job.id, result.rounds)
     async with Peer(broker, fabric, peer_id=saver_id(), aside=True) as peer:
+        wanted = _Wanted(peer, job.id, result.rounds)
         peer.attach(wanted)
         peer.use_scheme(parse_scheme(job.code, job.wait))
         async with _wanting(peer, job):
@@ -126,18 +126,22 @@ async def state_from_fleet(
 
 
 class _Wanted:
-    """Takes the state of a run after a round (peer.keeper.StateKeeper), and has none to give."""
+    """Takes the state of a run after a round, and is a member as any other then (peer.keeper.StateKeeper): one that
+    lacks the state the others would not let go for a while, as somebody may be about to bring it."""
 
-    def __init__(self, run: str, number: int) -> None:
+    def __init__(self, peer: Peer, run: str, number: int) -> None:
+        self._peer = peer
         self._what = run, number
         self.state: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
     def state_came(self, run: str, number: int, state: memoryview) -> None:
         if (run, number) == self._what and not self.state.done():
             self.state.set_result(state)
+            self._peer.adopt(run, number, state)
 
     def state_wanted(self, peer: PeerId, run: str, number: int) -> None:
-        pass
+        if run == self._what[0] and self.state.done():
+            self._peer.give_state(peer, run, self._what[1], bytes(self.state.result()))
 
     def part_wanted(self, peer: PeerId, name: str) -> None:
         pass

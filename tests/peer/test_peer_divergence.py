@@ -21,6 +21,7 @@ from edgepeer.following.observe import observe
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import state_from_fleet
+from edgepeer.peer.api import Peer
 from edgepeer.peer.split_run import SplitRun
 from edgepeer.training.job import Job, new_job
 from edgepeer.training.saved import load_npz, save_model
@@ -89,8 +90,16 @@ async def test_a_fleet_that_starts_again_knows_that_its_training_diverges(split:
     assert {report.round for report in after.values()} == {60}
 
 
-async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    """Also of a coded one; and who has fetched it is gone again."""
+async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a coded one. Who has fetched it says so, and is gone again at once."""
+    adopt, adopted = Peer.adopt, list[tuple[str, int]]()
+
+    def note(peer: Peer, run: str, number: int, state: memoryview | None = None) -> None:
+        if peer.id.startswith("saver-"):
+            adopted.append((run, number))
+        adopt(peer, run, number, state)
+
+    monkeypatch.setattr(Peer, "adopt", note)
     for code in ("none", "cyclic:s=1"):
         job = new_job(trainer="numpy", model="linear", rounds=20, wait_for=3, learning_rate=0.1, code=code)
         states: list[memoryview] = []
@@ -110,6 +119,7 @@ async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path) -> N
         path = tmp_path / "model.npz"
         save_model(path, job, states[0], digest=result.digests["p0"])
         assert [layer[0].shape for layer in load_npz(path).layers] == [(64, 10)]
+        assert adopted.pop() == (job.id, 20)
 
 
 def test_what_is_done_again_is_judged_anew() -> None:
