@@ -16,6 +16,7 @@ from test_layering import FILES, MODULES, importing, name_of
 
 NEVER_READ = {
     "edgepeer.emulation.faults.scenarios": {"Scenario"},
+    "edgepeer.peer.said_again": {"_JobAgain"},
     "edgepeer.protocol.effects": {"Send"},
     "edgepeer.protocol.events": {"FrameReceived", "Heard", "Unacknowledged"},
     "edgepeer.protocol.headers": {"Address", "Shape"},

@@ -18,6 +18,7 @@ from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
 if TYPE_CHECKING:
+    from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.events import FabricEvent
     from edgepeer.following.progress import JobProgress
     from edgepeer.following.result import JobResult
@@ -46,9 +47,8 @@ def run(settings: TrainSettings) -> int:
         prepare_report(settings.report)
     saver = ModelSaver(settings)
 
-    async def save(result: JobResult, withdrawn: asyncio.Event) -> None:
-        where = settings.broker, settings.fabric
-        fetch = partial(state_from_fleet, *where, timeout=settings.timeout, identity=identity)
+    async def save(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+        fetch = partial(state_from_fleet, at.url(), settings.fabric, timeout=settings.timeout, identity=identity)
         await saver.save(result, fetch, withdrawn)
 
     async def follow(show: Callable[[JobProgress], None]) -> JobResult:

@@ -93,7 +93,7 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
                 injector = FaultInjector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
 
-                async def save(result: JobResult, withdrawn: asyncio.Event) -> None:
+                async def save(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
                     homes = [fleet.home(name) / "state" for name in result.done]
                     await saver.save(result, partial(state_from_files, homes), withdrawn)
 

@@ -92,6 +92,10 @@ class BrokerAddress:
         """Each broker by itself, the best first."""
         return replace(self, others=()), *self.others
 
+    def beginning_with(self, first: BrokerAddress) -> BrokerAddress:
+        """The same, but one of them before the others."""
+        return replace(first, others=tuple(each for each in self.choices if each != first))
+
     def url(self) -> str:
         """The whole address as `parse` reads it, password included: for a child process, not for a log."""
         return ",".join(each._url() for each in self.choices)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
@@ -31,13 +31,21 @@ from edgepeer.wire.documents import unpack
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["Follower", "run_job"]
+__all__ = ["AtEnd", "Follower", "run_job"]
 
 _SETTLE_S: Final = 20.0
 """How long the others have to report once one peer is done."""
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
+
+
+class AtEnd(Protocol):
+    """What is still to be done for a job that is done."""
+
+    async def __call__(self, result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+        """`withdrawn` is set when somebody else has cleared the job: nobody has its state then. `at`: the brokers, that
+        first at which the job has ended: of several it need not be the best, and the peers are there."""
 
 
 async def run_job(
@@ -49,7 +57,7 @@ async def run_job(
     timeout: float,
     identity: Identity | None = None,
     detach: bool = False,
-    at_end: Callable[[JobResult, asyncio.Event], Awaitable[None]] | None = None,
+    at_end: AtEnd | None = None,
     beside_others: bool = False,
 ) -> JobResult:
     """Publish `progress.job` in the fabric, follow it to its end, and clear it.
@@ -58,8 +66,7 @@ async def run_job(
         on_update: called several times a second, on the event loop.
         identity: in a fleet, an operator's: only its jobs count there.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
-        at_end: awaited when the job is done, before it is cleared: its peers still have its state, until the event that
-            it is given is set, as somebody else has cleared it.
+        at_end: awaited when the job is done, before it is cleared: its peers still have its state.
         beside_others: others may begin and fetch jobs in this fabric: they are given time to say so.
         detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
 
@@ -92,7 +99,7 @@ async def run_job(
         try:
             result = await follower.finish(timeout=timeout)
             if at_end is not None:
-                await at_end(result, follower.withdrawn)
+                await at_end(result, follower.withdrawn, broker.beginning_with(client.broker))
         except asyncio.CancelledError:
             if not detach:
                 _take_back(announcer, progress)

@@ -85,13 +85,17 @@ async def _asked(
 ) -> list[bytes]:
     """What each of these gives by that name."""
     picture = Picture()
-    async with observe(BrokerAddress.parse(broker), fabric, picture.take, interests=Group.PEERS, identity=identity):
+    at = BrokerAddress.parse(broker)
+    async with observe(at, fabric, picture.take, interests=Group.PEERS, identity=identity) as client:
         pass
     me = saver_id() if identity is None else identity.holder.common_name
     hello = Hello(fabric=fabric, peer=me, incarnation=1)
     few = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(transport: TcpTransport, peer: str) -> bytes | None:
+        if peer not in picture.peers:
+            _log.warning("%s does not hand over its part: it is not at broker %s", peer, client.broker)
+            return None
         async with few:
             for address in picture.peers[peer].addresses:
                 try:
@@ -102,7 +106,7 @@ async def _asked(
         return None
 
     with _transport(identity) as transport:
-        answers = await asyncio.gather(*(ask(transport, peer) for peer in peers if peer in picture.peers))
+        answers = await asyncio.gather(*(ask(transport, peer) for peer in peers))
     return [answer for answer in answers if answer is not None]
 
 

@@ -24,6 +24,7 @@ api.py          Peer, the public face
 blocking.py     Peer for code without an event loop
 agent.py        a device that runs jobs
 job_board.py    which job counts, when brokers come and go
+said_again.py   how a device announces it in another's place
 hearsay.py      what peers tell each other of it, beside the protocol
 run.py          the life of one job on one device
 run_state.py    its state, given to neighbours and taken from one

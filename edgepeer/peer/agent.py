@@ -110,6 +110,8 @@ class _Agent:
         self._ignored = Complaints(_log)
         self._restored_at = float("-inf")
         self._run_told = ""
+        self._put_off: seen.JobSeen | None = None
+        """What the broker has for the fabric's job, as long as what this device was at when it stopped counts more."""
         self._met = False
         """Whether it is known what the fabric is at."""
         self._changed = asyncio.Event()
@@ -143,10 +145,12 @@ class _Agent:
     def _hear(self, event: seen.FabricEvent) -> None:
         match event:
             case seen.Connected():
-                self._run_told = ""
+                self._run_told, self._put_off = "", None
                 self._jobs.connected()
             case seen.ViewSeen(view):
                 self._run_told = view.run
+                if self._jobs.ahead:
+                    self._put_on_broker()
             case seen.JobSeen():
                 self._see(event)
             case seen.JobSpoiled():
@@ -179,6 +183,11 @@ class _Agent:
             self._jobs.unfinished = None
             self._take_up(unfinished)
 
+    def _put_on_broker(self) -> None:
+        """Peers have told what the fabric is at: whoever asks the broker is to hear of that, too."""
+        if self._met and self._leads:
+            self._announce(self._jobs.current or self._ended)
+
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
         if not self._leads:
@@ -199,7 +208,9 @@ class _Agent:
     def _take_up(self, job: Job) -> None:
         """All has stopped, the broker too: the job is known from checkpoints alone."""
         if self._run_told and not self._jobs.came_before(self._run_told):
-            _log.info("job %s, which this device has checkpoints of, is over: the fleet has no job any more", job.id)
+            _log.info("job %s, which this device has checkpoints of, is over: the fleet has gone on", job.id)
+            if self._put_off is not None:
+                self._see(self._put_off)  # it was only older, by the clock of who began it
             return
         _log.info("job %s is taken up again from this device's checkpoints", job.id)
         if not self._peer.fabric.in_fleet:  # there it counts once it has come, as its operator has signed it
@@ -230,18 +241,23 @@ class _Agent:
             return
         fabric.forget(fabric.topics.job)  # whatever we had announced has its answer
         # What this device was at is said in its place when all is known that the broker retains.
-        if correction is not None and self._jobs.unfinished is None:
+        if correction is not None and self._jobs.unfinished is not None:
+            self._put_off = event
+        elif correction is not None:
             over = correction.over if self._jobs.knows_over(correction.over) else ""
             self._announce(self._jobs.current or correction, over=over)
 
     def _hear_of_peer(self, peer: PeerId, document: bytes) -> None:
         """A peer that is connected tells what it knows of the fabric's job: one of the two may be without a broker."""
+        before = self._jobs.current
         try:
             event = self._peer.fabric.job_in(document)
             correction = self._judge(event, by_peer=True)
         except WireError as error:
             _log.debug("%s told of a job that does not count: %s", peer, error)
             return
+        if self._jobs.current is not before:
+            self._put_on_broker()
         if correction is None or self._peer.fabric.in_fleet:
             return  # in a fleet, what is newer counts at both, and has been told
         if event.payload is not None and self._jobs.knows_over(correction.over):

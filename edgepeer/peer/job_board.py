@@ -74,7 +74,9 @@ class JobBoard:
         self._over: dict[str, None] = {}
         self._older = ""
         """Which was last told of that is older than what counts here."""
-        self._corrected: dict[str, int] = {}
+        self._corrected: dict[tuple[str, bool], int] = {}
+        """How often what was said of a job, by a peer or not: who keeps what the broker has from being corrected is not
+        a peer that says it again and again."""
 
     def connected(self) -> None:
         """What the broker retains comes now, and then what is said later than all that is known."""
@@ -94,21 +96,26 @@ class JobBoard:
         self.told |= not by_peer
         current = self.current
         if job is None and over:
-            return self._see_over(over)
+            return self._see_over(over, by_peer=by_peer)
         if over and job is not None and over != job.id:
             self._end(over)
         if job is not None and job == current:
-            if not by_peer:
+            if not (by_peer or again):  # which this device may have said itself
                 self._end_passed()
-                self._ahead = False
+            self._ahead &= by_peer
             return Verdict.SAME
         if job is not None and self._is_old(job, by_peer=by_peer, again=again):
-            return self._correct(job.id)
+            return self._correct(job.id, by_peer=by_peer)
         if job is None and self._ahead:
             return Verdict.SAME
         if self._in_order or job is None:
             by_peer = again = False
         return self._take(job, by_peer=by_peer, again=again)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a peer has told of the current job, and the broker has yet to come to it."""
+        return self._ahead
 
     def take_up(self, job: Job) -> None:
         """This device announces what it was at when it stopped: nobody tells of any."""
@@ -120,13 +127,13 @@ class JobBoard:
             self._end(job)
         self._passed.clear()
 
-    def _see_over(self, job: str) -> Verdict:
+    def _see_over(self, job: str, *, by_peer: bool) -> Verdict:
         current, unfinished = self.current, self.unfinished
         if current is not None and current.id == job:
             return self._take(None)
         self._end(job)
         if current is not None:
-            return self._correct(job)
+            return self._correct(job, by_peer=by_peer)
         if unfinished is not None and unfinished.id == job:
             self.unfinished = None
         return Verdict.SAME
@@ -166,8 +173,9 @@ class JobBoard:
         clock. That others say that it is over means nothing: the fabric may have gone on to it, and ended it, since."""
         return self._is_over(job) or job == self._older
 
-    def _correct(self, job: str) -> Verdict:
-        times = self._corrected[job] = self._corrected.pop(job, 0) + 1
+    def _correct(self, job: str, *, by_peer: bool = False) -> Verdict:
+        said = job, by_peer
+        times = self._corrected[said] = self._corrected.pop(said, 0) + 1
         if len(self._corrected) > _CORRECTED:
             del self._corrected[next(iter(self._corrected))]
         return Verdict.CORRECT if times <= CORRECTIONS else Verdict.IGNORED

@@ -18,6 +18,7 @@ from worked import Worked
 from edgepeer import Limits, Outcome, Peer
 from edgepeer.baselines import MachineMaker
 from edgepeer.errors import TrustError
+from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.following.follow import run_job
@@ -195,9 +196,8 @@ async def test_a_fleet_trains_for_its_operators_alone(lax_broker: Broker, invite
     last_year = announcement(operator, time.time() - 365 * 86400, new_job(id="old", trainer="numpy", rounds=10_000))
     saved: list[object] = []
 
-    async def save(result: JobResult, _: asyncio.Event) -> None:
-        url = lax_broker.address.url()
-        saved.append(await state_from_fleet(url, "lab", result, timeout=10, identity=operator))
+    async def save(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+        saved.append(await state_from_fleet(at.url(), "lab", result, timeout=10, identity=operator))
 
     async with agents(lax_broker, fleet, "p0", "p1"), liar(lax_broker.address, fleet.member("evil")) as evil:
         progress = JobProgress(job, broker="")

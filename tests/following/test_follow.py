@@ -128,7 +128,7 @@ async def test_who_is_through_takes_back_no_job_but_its_own(broker: BrokerAddres
 
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open() as mouth:
 
-        async def announce_another(result: JobResult, withdrawn: asyncio.Event) -> None:
+        async def announce_another(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
             mouth.keep(mouth.client.topics.job, Job(id="j2"))
             await withdrawn.wait()
 

@@ -312,6 +312,17 @@ def test_what_is_over_is_so_whatever_clocks_say_of_the_one_after_it() -> None:
     assert jobs.see(NEW, again=True) is Verdict.CORRECT
 
 
+def test_peers_that_say_so_again_and_again_do_not_keep_the_broker_from_being_told() -> None:
+    jobs = board()
+    jobs.see(OLD)
+    jobs.synced()
+    jobs.see(NEW)
+    for _ in range(CORRECTIONS):
+        assert jobs.see(OLD, by_peer=True) is Verdict.CORRECT
+    assert jobs.see(OLD, by_peer=True) is Verdict.IGNORED
+    assert jobs.see(OLD) is Verdict.CORRECT
+
+
 def test_its_document_says_that_a_job_is_said_again() -> None:
     document = pack(said_again(NEW, after="old"))
     assert unpack(document, Job) == NEW

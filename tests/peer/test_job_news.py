@@ -263,6 +263,34 @@ async def test_an_unfinished_job_is_taken_up_where_the_broker_keeps_an_older_one
         await watcher.until(new)
 
 
+async def test_what_only_looks_older_is_done_where_what_this_device_was_at_is_over(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    """The clock of who began that one was ahead; it has been replaced while nobody was there."""
+    ahead, new = job("j1", created=200.0, wait_for=1, rounds=20), job("j2", created=100.0, wait_for=1, rounds=20)
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, ahead)
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    await leave_behind(broker, "j1", new)
+    async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
+        assert (await watcher.until_done("p0"))["p0"].job == "j2"
+
+
+async def test_what_the_head_hears_from_peers_its_broker_hears_as_well(
+    broker: EmbeddedBroker, living: list[_Agent]
+) -> None:
+    """The peers have it from another broker: who comes to this one would find no job, and begin another."""
+    async with Watcher.at(broker) as watcher, agents(broker, 1):
+        await watcher.until_head("p0")
+        told = job("j1", rounds=1_000_000, wait_for=1)
+        living[0]._hear_of_peer(PeerId("p1"), pack(told))
+        await watcher.until(told)
+        await watcher.until_begun("j1")
+        living[0]._hear_of_peer(PeerId("p1"), pack(JobOver(over="j1")))
+        await watcher.until(None)
+
+
 async def test_two_jobs_that_are_taken_up_at_the_same_moment_come_to_one(
     tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

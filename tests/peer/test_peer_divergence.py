@@ -13,6 +13,7 @@ from peer_agents import agents
 from peer_fleet import DEADLINE_S
 from test_peer_resume import Watcher, announce, devices
 
+from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import PeerReport
 from edgepeer.fabric.events import FabricEvent, ReportSeen
@@ -52,7 +53,7 @@ async def test_who_comes_after_the_end_ends_like_the_others(split: str, broker: 
         await stack.enter_async_context(observe(broker.address, "lab", take))
         await stack.enter_async_context(agents(broker, 2))
 
-        async def somebody_comes(result: JobResult, _: asyncio.Event) -> None:
+        async def somebody_comes(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
             await stack.enter_async_context(agents(broker, 1, peer_id="late"))
             async with asyncio.timeout(DEADLINE_S):
                 while "late" not in reports or reports["late"].state != "done":
@@ -104,8 +105,10 @@ async def test_the_model_of_a_fleet(broker: EmbeddedBroker, tmp_path: Path, monk
         job = new_job(trainer="numpy", model="linear", rounds=20, wait_for=3, learning_rate=0.1, code=code)
         states: list[memoryview] = []
 
-        async def fetch(result: JobResult, _: asyncio.Event, states: list[memoryview] = states) -> None:
-            states.append(await state_from_fleet(broker.address.url(), "lab", result, timeout=DEADLINE_S))
+        async def fetch(
+            result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress, states: list[memoryview] = states
+        ) -> None:
+            states.append(await state_from_fleet(at.url(), "lab", result, timeout=DEADLINE_S))
 
         async with agents(broker, 3):
             result = await run_job(

@@ -111,6 +111,12 @@ class Watcher:
                 self._news.clear()
                 await self._news.wait()
 
+    async def until_head(self, name: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while self.head != name:
+                self._news.clear()
+                await self._news.wait()
+
     async def until(self, job: Job | None) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while self.job != job:
