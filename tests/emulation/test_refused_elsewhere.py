@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import AsyncExitStack
@@ -87,4 +88,5 @@ async def test_a_head_that_is_cut_off_does_not_take_those_behind_nat_for_ended()
         while (last := await said(peers["a"]))[0] == first:
             assert last[1] == ["a", "c", "e"]
         assert last[0] == "RoundTimeout"
-        assert "waiting for c, e" in last[1]
+        # The cut falls anywhere in a round: what one of them had sent before is here.
+        assert re.search(r"waiting for (c|e)\b", last[1]), last[1]
