@@ -403,6 +403,7 @@ class Neighbours:
         else:
             return
         self._stop_giving()
+        course.begin()  # whoever is alone hears of nobody else who has none
         self.sync_all()
 
     def _nobody_is_behind(self) -> bool:

@@ -27,7 +27,9 @@ position, and collect promises first.
                                       | else after a while
     proposed the same often enough    | takes a higher one, too: those who are there may be others by now
     promised a higher ballot          | gives its own up: it alone counts the votes of that, so nothing can be chosen in
-                                      | it, and what it has accepted in it itself is as if it had not been
+                                      | it, and what it has accepted in it itself is as if it had not been; nor is this
+                                      | peer bound to what others have accepted in it, or a lower one, if it was not
+                                      | bound in it
 
 Nothing can have been chosen, nor will be, in a lower ballot, if those who have accepted anything and those who have not
 promised are no quorum together. If they are, more promises may show that they are not: so who would have to propose
@@ -139,7 +141,10 @@ class Succession:
         """The highest ballot that was heard of."""
         self._campaign: _Campaign | None = None
         self._led = 0
-        """The last ballot of its own: none is led twice."""
+        """The last ballot of its own: none is led twice ..."""
+        self._void = -1
+        """... and the last that it has given up, of those in which it was free to propose anything: nothing was chosen
+        in it, as nobody else counts, nor in a lower one, or it would not have been free."""
         self.asked = 0
         """How often this peer has asked the others, without a pause ..."""
         self.begun = self.number
@@ -381,6 +386,8 @@ class Succession:
     def _give_up(self) -> None:
         """Lead no ballot any more. Nobody else counts its votes, so what this peer has accepted in it is void."""
         campaign, self._campaign = self._campaign, None
+        if campaign is not None and campaign.proposal is not None and not campaign.again:
+            self._void = campaign.ballot
         if campaign is not None and self.accepted is not None and self.accepted[0] == campaign.ballot:
             self.accepted = campaign.before
 
@@ -468,7 +475,7 @@ class Succession:
             if vote.accepted >= 0 and (accepted is None or not _follows(view, accepted)):
                 return  # its word is not complete
             self._promise_myself(campaign)
-            campaign.promises[voter] = vote.accepted, accepted
+            campaign.promises[voter] = (vote.accepted, accepted) if vote.accepted > self._void else (-1, None)
 
     def leads(self, *, settled: bool) -> bool:
         """Whether a quorum has promised to follow this peer, so that it may propose."""

@@ -32,7 +32,7 @@ from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import encode, has_document
 from edgepeer.wire.frames import Frame
 
-__all__ = ["PeerFactory", "SimulatedPeer", "Surroundings"]
+__all__ = ["LEAVE_S", "PeerFactory", "SimulatedPeer", "Surroundings"]
 
 _NO_STATE: Final = b"-"
 _NO_RUN: Final = "-"
@@ -40,7 +40,7 @@ _NO_RUN: Final = "-"
 HANDLING_S: Final = 5e-5
 """How long a slowed process takes for an event, times its factor."""
 _AGAIN_S: Final = 0.01
-_LEAVE_S: Final = 5.0
+LEAVE_S: Final = 5.0
 """A peer waits for so long for the others to let it go (peer/api.py)."""
 
 
@@ -130,6 +130,8 @@ class SimulatedPeer:
             self.disk = around.disks.setdefault(peer, Disk(every))
         self.restored: Checkpoint | None = None
         """What its application has, as long as that is from its own disk."""
+        self._from_disk = False
+        """Whether what it has been given, and has seen no round end after, is from another's."""
         self._gathers: Checkpoint | None = None
         """While it waits for all that there were then ..."""
         self._begun_since = False
@@ -358,7 +360,7 @@ class SimulatedPeer:
             self._go()
             return
         self.receive(ev.LeaveWanted())
-        self.later(_LEAVE_S, lambda: self.die() if self.alive else None)
+        self.later(LEAVE_S, lambda: self.die() if self.alive else None)
 
     def stand_aside(self) -> None:
         """Leave, and stay in reach; not in a call."""
@@ -534,7 +536,7 @@ class SimulatedPeer:
         found = self.restored
         self.digests = dict(found.ends) if found is not None else {}
         self.over, self._computing, self._owed = found.round if found is not None else 0, 0, 0
-        self._without = False
+        self._without = self._from_disk = False
         if self.split is not None:
             self.split.begin()
 
@@ -634,7 +636,7 @@ class SimulatedPeer:
             raise ProtocolBug(f"{self.id}: round {number} ends after round {self.over}")
         if number <= self.over:
             raise ProtocolBug(f"{self.id}: round {number} ends again, after round {self.over}")
-        self.over, self.restored = number, None
+        self.over, self.restored, self._from_disk = number, None, False
         self.digests[number] = end
         if self.disk is not None and (view := self.node.view) is not None:
             self.disk.keep(number, self.digests, view)
@@ -646,10 +648,11 @@ class SimulatedPeer:
         return run == self.run_id and fits and not self._without
 
     def _works_on(self, run: str) -> bool:
-        """Whether its application takes part in a run, and has a state of it that it has not gone back to. Not where
-        all are about to give that up for another one."""
+        """Whether its application takes part in a run, and has a state of it that neither it nor who has given it that
+        has gone back to. Not where all are about to give that up for another one."""
         wants = run == self._task.run_id == self.run_id != self._gave_up and self.over != self._brought_before
-        return wants and self.split is None and not self._without and self.restored is None and self.over > 0
+        has = wants and self.split is None and not self._without and self.over > 0
+        return has and self.restored is None and not self._from_disk
 
     @property
     def _last_view(self) -> View | None:
@@ -724,6 +727,7 @@ class SimulatedPeer:
             if self.split is not None:
                 self.split.load(rest)
             self.over, self._owed, self.restored = effect.round, 0, None
+            self._from_disk = effect.of is not None
             self._without = effect.round < self.node.allreduce.committed  # the round has ended meanwhile
             self._around.ledger.adopted(self.id, self.digests)
             self.receive(ev.Adopted(effect.run, effect.round, effect.of, effect.life))

@@ -37,7 +37,7 @@ from edgepeer.simulation.account import Account
 from edgepeer.simulation.broker import GRACE_S
 from edgepeer.simulation.disk import REGATHER_S
 from edgepeer.simulation.network import DIAL_TIMEOUT_S
-from edgepeer.simulation.peer import PeerFactory, SimulatedPeer
+from edgepeer.simulation.peer import LEAVE_S, PeerFactory, SimulatedPeer
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.split_app import SplitApp, SplitWork
 from edgepeer.simulation.task import Workload
@@ -315,6 +315,8 @@ class Story:
         for number in range(self.schedule.after):
             world.add(f"z{number}", delay_s=rng.uniform(0.0, 3.0))
         world.run_until(lambda: False, 3.0)
+        # Who is leaving still ends by itself: with the coordinator these may be too many.
+        world.run_until(lambda: not any(peer.leaving for peer in world.alive), LEAVE_S)
         self._be_as_one()
         view = world.alive[0].node.view
         if view is not None and view.may_go_on(view.ids[1:], settled=True):
