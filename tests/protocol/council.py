@@ -97,7 +97,8 @@ class Council:
                 campaign = led.ballot, promises, proposed, frozenset(led.accepts), led.again, led.repeated, before
             if life.accepted is not None:
                 accepted = life.accepted[0], life.accepted[1].stamp
-            states.append((name, life.promised, accepted, life.highest, life.number, frozenset(life.seen), campaign))
+            seen = frozenset(life.seen)
+            states.append((name, life.promised, accepted, life.highest, life.number, life._void, seen, campaign))
         return tuple(states)
 
     def __getitem__(self, name: str) -> Succession:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 
+import msgspec
 import pytest
 from council import Council, Message
 from hypothesis import given
@@ -15,7 +16,7 @@ from transcript import view
 
 from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Poll, Vote
+from edgepeer.wire.frames import Poll, Propose, Vote
 
 A, B, C, D = map(PeerId, "abcd")
 FIVE = view(1, "abcde")
@@ -24,6 +25,11 @@ OPEN = view(2, "abcde", after=view(1, "abcdefg"))
 
 
 # -- all there is: every order, every loss, every repetition -------------------------------------------------
+
+
+def wish(of: View, ballot: int) -> View:
+    """What whoever wants that view wants in a ballot: in each something else."""
+    return msgspec.structs.replace(of, run=f"{of.run}{ballot}")
 
 
 def everything(start: Council, wanted: dict[str, View]) -> Iterator[Council]:
@@ -106,6 +112,48 @@ def test_whoever_has_accepted_and_whoever_promises_one_view_follows_at_most(name
     assert min(happened.values()) > 0, happened
 
 
+def arrive(council: Council, at: str, *kinds: type, of: str = "") -> None:
+    """What is under way to these arrives, of these kinds, and of that candidate if it is said."""
+    for message in council.post.copy():
+        if message.target in at and isinstance(message.frame, kinds) and of in ("", message.frame.candidate):
+            council.deliver(message)
+
+
+@pytest.mark.parametrize("names", ["abc", "abcd", pytest.param("abcde", marks=pytest.mark.slow)])
+def test_who_was_overtaken_is_not_bound_to_what_others_have_accepted_of_it(names: str) -> None:
+    """The head's proposal reaches some, then b leads, and what it proposes reaches some; and the head leads once more,
+    and wants something else: to that, some follow it."""
+    world, happened = view(1, names), Counter[str]()
+    first, third = (world.successor(first_round=1, run=run) for run in ("first", "third"))
+    second = world.successor(first_round=1, run="second", coordinator=B)
+    others = names.replace("b", "")
+    for accepted, promised, followed, back in product(some(names[1:]), some(others), some(others), some(names[1:])):
+        council = Council(world, passing=False)
+        council.propose("a", first)
+        arrive(council, accepted, Propose)
+        council.ask("b", lead=True)
+        arrive(council, promised, Poll)
+        arrive(council, "b", Vote, of="b")
+        if council.may_propose("b"):
+            council.propose("b", second)
+        arrive(council, followed, Propose, of="b")
+        arrive(council, "a", Poll)  # so it hears of the higher ballot
+        council.ask("a", lead=True)
+        arrive(council, back, Poll, of="a")
+        arrive(council, "a", Vote, of="a")
+        if council.may_propose("a"):
+            council.propose("a", third)
+            led = council["a"]._campaign
+            assert led is not None
+            assert led.proposal is not None
+            happened[led.proposal.run] += 1
+        council.check()
+        council.run()
+        council.check()
+        happened["concluded"] += bool(council.chosen)
+    assert happened.keys() == {"first", "second", "third", "concluded"}, happened
+
+
 # -- whatever is lost, late or doubled ------------------------------------------------------------------------
 
 
@@ -128,14 +176,14 @@ def tell(council: Council, wanted: dict[str, View], choices: list[int]) -> Count
             happened["asked"] += 1
         elif what < 15:
             if council.may_propose(name):
-                before = council[name].promised
-                council.propose(name, wanted[name])
+                before, wanted_now = council[name].promised, wish(wanted[name], max(council[name].leading, 0))
+                council.propose(name, wanted_now)
                 happened["proposed"] += 1
                 led = council[name]._campaign
                 happened["higher"] += before > 0
-                happened["again"] += led is not None and led.proposal is not wanted[name]
+                happened["again"] += led is not None and led.proposal is not wanted_now
                 accepted = led is not None and any(ballot >= 0 for ballot, _ in led.promises.values())
-                happened["free"] += led is not None and led.proposal is wanted[name] and accepted
+                happened["free"] += led is not None and led.proposal is wanted_now and accepted
         elif len(council.dead) < (len(names) - 1) // 2 and which % 5 == 0:
             council.dead.add(PeerId(name))
             happened["died"] += 1
@@ -196,7 +244,7 @@ def test_whatever_becomes_of_messages_one_view_follows_at_most(
             council.ask(name, lead=not head or council[name].highest > 0)
             council.run()
             if council.may_propose(name):
-                council.propose(name, wanted[name])
+                council.propose(name, wish(wanted[name], max(council[name].leading, 0)))
         council.check()
     assert len(council.decisions()) == 1
     council.check()
