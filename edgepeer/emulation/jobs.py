@@ -103,8 +103,13 @@ def _check_soft_errors(settings: EmulateSettings) -> None:
         return
     from edgepeer.training.split.faults import parse_soft_errors
 
-    parse_soft_errors(settings.soft_errors)
+    errors = parse_soft_errors(settings.soft_errors)
     if not settings.split:
         raise ConfigError(
             f"soft_errors = {settings.soft_errors}: only split jobs have them: add --split, such as codenet:m=2,n=2,t=1"
+        )
+    if errors.steps == {"verdict"} and settings.split.partition(":")[0] == "none":
+        raise ConfigError(
+            f"soft_errors = {settings.soft_errors}: split {settings.split} has no verdicts that could be wrong, as it "
+            "checks nothing; name another step, such as O1, or a split that checks, such as codenet:m=2,n=2,t=1"
         )

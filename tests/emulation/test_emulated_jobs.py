@@ -69,6 +69,10 @@ def test_topologies() -> None:
         ({"soft_errors": "p=-1", "split": "none"}, "soft errors: p = -1.0 is no probability"),
         ({"soft_errors": "q=1", "split": "none"}, "there are p, steps and kind, not 'q'"),
         ({"soft_errors": "steps=O4", "split": "none"}, "steps are O1+O2+O3+encoding"),
+        (
+            {"soft_errors": "steps=verdict", "split": "none:m=2,n=2"},
+            "split none:m=2,n=2 has no verdicts that could be wrong",
+        ),
         ({"soft_errors": "kind=loud", "split": "none"}, "kind is sparse, garbage, flip, nan, not 'loud'"),
     ],
 )

@@ -400,7 +400,8 @@ class Program:
         suspected = np.zeros(self.split.nodes, np.bool_)
         for line in seen.reading.wrong:
             suspected[[node for node in self.split.members(line, step.direction) if node not in seen.lost]] = True
-        strike("verdict", suspected)
+        if self.split.compares:  # else nobody is held to be wrong, whatever it brings
+            strike("verdict", suspected)
         result = seen.reading.result.copy()
         strike("decoded", result)
         following = passing.advance(step, result, strike)

@@ -356,6 +356,19 @@ def test_who_is_the_odd_one_out_does_its_step_again() -> None:
         assert len({program.digest() for program in fleet.programs}) == 1
 
 
+def test_where_nothing_is_checked_whatever_goes_wrong_passes_unseen() -> None:
+    """So do all go on in step: no verdict is made that could be wrong."""
+    everywhere = SoftErrors(p=0.1, steps=frozenset(("O1", "O2", "O3", "decoded", "activation", "verdict", "sum")))
+    injector = ErrorInjector(everywhere, seed=1)
+    fleet = LocalFleet(NET, parse_split("none:m=2,n=2", DOUBLE), BATCHES, iterations=3, injector=injector)
+    fleet.train()
+    places = {each.where.place for each in injector.record}
+    assert "product" in places
+    assert "verdict" not in places
+    assert {each.fate for each in injector.record} == {"unseen"}
+    assert len({program.phase for program in fleet.programs}) == 1
+
+
 def test_who_can_not_mend_itself_is_given_what_all_have_in_common() -> None:
     """Not the step was wrong, but what it started from."""
     fleet = LocalFleet(NET, parse_split("codenet:m=2,n=2", DOUBLE), BATCHES, iterations=4)
