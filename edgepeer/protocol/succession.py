@@ -560,9 +560,7 @@ class Succession:
             known = [self.standings[p] for p in stay]
             have = [each for each in known if not each.is_without]
             going = {p: self.standings[p] for p in accepts - stay}
-            accepts = stay | {
-                p for p, at in going.items() if at.is_covered_by(have if keep and at.has_state else known)
-            }
+            accepts = stay | {p for p, at in going.items() if at.is_covered_by(have if keep and at.has_state else known)}
         return view.may_go_on(accepts, settled=settled)
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:

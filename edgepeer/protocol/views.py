@@ -254,12 +254,9 @@ class Views:
         return True
 
     def _is_needed(self, view: View, parent: PeerId) -> bool:
-        """Whether the others, if any are there, can decide what follows without that parent if this peer votes, and not
-        otherwise."""
+        """Whether the others can decide what follows without that parent if this peer votes, and not otherwise."""
         settled = self._membership.settled
         others = {*view.ids} - {self._me, parent}
-        if self._membership.cleared.issuperset(others):
-            return False  # they have left as well
         return view.may_go_on(others | {self._me}, settled=settled) and not view.may_go_on(others, settled=settled)
 
     def _lead(self, view: View) -> None:

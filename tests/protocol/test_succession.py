@@ -426,32 +426,6 @@ def test_another_life_of_a_peer_is_not_kept() -> None:
     assert not life.keeps_quorum(view(2, "ab", a=2), settled=True)
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "lets_go"),
-    [
-        (Standing(5), Standing(5), True),
-        (Standing(5), Standing(4, holding=True), True),  # nor has who goes a state, as it says
-        (Standing(4, holding=True), Standing(4, holding=True), True),  # nobody has
-        (Standing(4, holding=True), Standing(-1), True),
-        (Standing(-1), Standing(-1), True),
-        (Standing(4, holding=True), Standing(5), False),  # who stays would have to be given it
-        (Standing(-1), Standing(5), False),
-        (Standing(-1), Standing(4, holding=True), False),  # who goes knows of a round that who stays has not heard of
-    ],
-)
-def test_who_stays_is_to_be_given_what_they_have_who_go(mine: Standing, theirs: Standing, lets_go: bool) -> None:
-    """The head stays, and nobody else does."""
-    world = view(1, "abc")
-    head = Succession(A, lambda effect: None)
-    head.enter(world)
-    head.ask([B, C], 0.0, 0.0, mine, lead=False)
-    for peer in (B, C):
-        said = {"committed": theirs.committed, "holding": theirs.holding, "held": None}
-        head.on_vote(fr.Vote(epoch=1, candidate="a", number=1, voter=peer, promised=0, accepted=-1, **said), None, None)
-    alone = world.successor(first_round=6, without={B, C})
-    assert head.can_be_chosen(alone, mine, settled=True, keep=(B, C), since=0) == lets_go
-
-
 def test_an_answer_that_was_overtaken_says_nothing_of_where_its_sender_stands() -> None:
     candidate = Succession(PeerId("b"), lambda effect: None)
     candidate.enter(view(1, "abc"))
