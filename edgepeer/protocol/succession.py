@@ -95,11 +95,6 @@ class Standing:
         return self.holding and self.held is None
 
     @property
-    def has_state(self) -> bool:
-        """Whether it can give the state of the run to others."""
-        return self.committed >= 0 and not self.is_without
-
-    @property
     def seen(self) -> int:
         """The last round whose end it has seen. Of one whose state it has given up it decides nothing again."""
         return self.upto if self.is_without else self.committed
@@ -553,14 +548,12 @@ class Succession:
         return gone <= said and all(have[p].committed <= stay for p in gone if p in have)
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
-        """Whether it is enough that these accept that view. `keep`: of who goes, and has a state, what those know who
-        have it no more does not count."""
+        """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not
+        count."""
         if not self.keeps_quorum(following, settled=settled):
             stay = {p for p in accepts if _same_life(view, following, p)}
-            known = [self.standings[p] for p in stay]
-            have = [each for each in known if not each.is_without]
-            going = {p: self.standings[p] for p in accepts - stay}
-            accepts = stay | {p for p, at in going.items() if at.is_covered_by(have if keep and at.has_state else known)}
+            known = [self.standings[p] for p in stay if not (keep and self.standings[p].is_without)]
+            accepts = stay | {p for p in accepts - stay if self.standings[p].is_covered_by(known)}
         return view.may_go_on(accepts, settled=settled)
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:
