@@ -390,6 +390,8 @@ class Succession:
             self._void = campaign.ballot
         if campaign is not None and self.accepted is not None and self.accepted[0] == campaign.ballot:
             self.accepted = campaign.before
+        if self.accepted is not None and self.accepted[0] <= self._void:
+            self.accepted = None  # nor was that chosen, whoever has proposed it
 
     def _promise_myself(self, campaign: _Campaign) -> None:
         """Be bound to one's own ballot: the head at once, others not before somebody is ready to follow them. So who

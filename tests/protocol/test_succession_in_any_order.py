@@ -18,7 +18,7 @@ from edgepeer.ids import PeerId
 from edgepeer.topology.view import View
 from edgepeer.wire.frames import Poll, Propose, Vote
 
-A, B, C, D = map(PeerId, "abcd")
+A, B, C, D, E = map(PeerId, "abcde")
 FIVE = view(1, "abcde")
 OPEN = view(2, "abcde", after=view(1, "abcdefg"))
 """What was decided in the view before, with f and g, may be known to none but its holders."""
@@ -152,6 +152,39 @@ def test_who_was_overtaken_is_not_bound_to_what_others_have_accepted_of_it(names
         council.check()
         happened["concluded"] += bool(council.chosen)
     assert happened.keys() == {"first", "second", "third", "concluded"}, happened
+
+
+def test_nor_to_what_it_has_accepted_itself_before_it_was_free() -> None:
+    """b proposes to a alone, and dies. Three others follow a, so nothing was chosen before; but e overtakes it, and
+    dies as well. Of what b wanted two of three would be dead."""
+    world = view(1, "abcde")
+    council = Council(world, passing=False)
+    council.ask("b", lead=True)
+    arrive(council, "ae", Poll, of="b")
+    arrive(council, "b", Vote, of="b")
+    council.propose("b", world.successor(first_round=1, without={C, D}, coordinator=B, run="b"))
+    arrive(council, "a", Propose, of="b")
+    council.dead.add(B)
+    council.post.clear()
+    council.ask("a", lead=True)
+    arrive(council, "cde", Poll, of="a")
+    arrive(council, "a", Vote, of="a")
+    council.propose("a", world.successor(first_round=1, without={B}, run="a"))
+    council.post.clear()
+    council["e"].hear_of(council["a"].leading)
+    while council["e"].leading <= council["a"].leading:
+        council.ask("e", lead=True)
+    arrive(council, "a", Poll, of="e")
+    council.dead.add(E)
+    council.post.clear()
+    council.ask("a", lead=True)
+    arrive(council, "cd", Poll, of="a")
+    arrive(council, "a", Vote, of="a")
+    assert council["a"].bound is None
+    council.propose("a", world.successor(first_round=1, without={B, E}, run="again"))
+    council.run()
+    council.check()
+    assert {view.run for view in council.chosen.values()} == {"again"}
 
 
 # -- whatever is lost, late or doubled ------------------------------------------------------------------------
