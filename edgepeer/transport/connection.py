@@ -188,10 +188,13 @@ class Connection(asyncio.BufferedProtocol):
         something unread, a Ping say, and drops what it has yet to send. So this end goes on reading until the other end
         has all and closes, too; but not of whom nothing was told but who this peer is."""
         if self._transport is not None:
-            if self._given > LITTLE_BYTES:
-                self._transport.write_eof()
-            else:
+            if self._given <= LITTLE_BYTES:
                 self._transport.close()
+                return
+            try:
+                self._transport.write_eof()
+            except OSError:  # the other end has closed, and is gone: asyncio, unlike uvloop, says so
+                self._transport.abort()
 
     def eof_received(self) -> None:
         """The other end has said all, and takes no more."""

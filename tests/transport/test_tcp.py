@@ -270,6 +270,31 @@ def test_who_closes_loses_nothing_where_the_other_end_speaks_meanwhile(run: Call
     run(story())
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_both_ends_may_close_at_once(run: Callable[[Any], object]) -> None:
+    """What is said last to who has closed is answered by a reset, before this end can say that it has said all."""
+
+    async def story() -> None:
+        loop, ears = asyncio.get_running_loop(), list[Ear]()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            channel = await tcp.TcpTransport().dial(
+                options.format_address(server.getsockname()), lambda _: ears.append(Ear()) or ears[-1], timeout=5
+            )
+            other, _ = server.accept()
+        other.setblocking(False)
+        size = 2 * connection.LITTLE_BYTES
+        channel.send(State(run="r", round=1, offset=0, total=size), bytes(size))
+        came = 0
+        while came < size:
+            came += len(await asyncio.wait_for(loop.sock_recv(other, 64 << 10), PATIENCE_S))
+        other.close()
+        channel.close("enough")
+        await _until(lambda: bool(ears[0].reasons))
+        assert ears[0].reasons == ["enough"]
+
+    run(story())
+
+
 async def test_too_large_a_backlog_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BACKLOG_LIMIT_BYTES", 1 << 20)
     ears: list[Ear] = []
