@@ -98,6 +98,15 @@ def _check_speed(settings: EmulateSettings) -> None:
     parse_speed(settings.device_speed)
 
 
+def _compares(settings: EmulateSettings) -> bool:
+    """Whether the split that is asked for looks for what is wrong."""
+    import numpy as np
+
+    from edgepeer.training.split.named import parse_split
+
+    return parse_split(settings.split, np.dtype(np.float32), settings.guarantee).compares
+
+
 def _check_soft_errors(settings: EmulateSettings) -> None:
     if not settings.soft_errors:
         return
@@ -108,7 +117,7 @@ def _check_soft_errors(settings: EmulateSettings) -> None:
         raise ConfigError(
             f"soft_errors = {settings.soft_errors}: only split jobs have them: add --split, such as codenet:m=2,n=2,t=1"
         )
-    if errors.steps == {"verdict"} and settings.split.partition(":")[0] == "none":
+    if errors.steps == {"verdict"} and not _compares(settings):
         raise ConfigError(
             f"soft_errors = {settings.soft_errors}: split {settings.split} has no verdicts that could be wrong, as it "
             "checks nothing; name another step, such as O1, or a split that checks, such as codenet:m=2,n=2,t=1"
