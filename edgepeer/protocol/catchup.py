@@ -99,6 +99,10 @@ class Catchup:
         """Whether somebody delivers."""
         return self._buffer is not None and now - self._came_at < _UNDER_WAY_S
 
+    def coming(self, now: float) -> int:
+        """After which round the state is that somebody delivers; -1: nobody does."""
+        return self._round if self.is_coming(now) else -1
+
     def is_given(self, now: float) -> bool:
         """Whether this peer has begun to give one so lately that who takes it may not know yet; after that they say so
         themselves, or have no use of it."""

@@ -202,6 +202,14 @@ class Neighbours:
         packs = bool(self._providing) and now - self._packs_since < PACKING_S
         return packs or self._catchup.is_given(now) or self._catchup.is_coming(now) or self._is_receiving(now)
 
+    @property
+    def coming(self) -> int:
+        """After which round the state is that comes here, or is being put to use; UNKNOWN: none is."""
+        place = self._place
+        if place.loading:
+            return place.over
+        return self._catchup.coming(place.now) if place.taking is None else place.taking
+
     def _is_receiving(self, now: float) -> bool:
         """Whether the end of the round comes: whoever has begun to send it may get no more of it itself, having passed
         on what came from somebody who has lost it since."""

@@ -78,6 +78,8 @@ class Standing:
     held: tuple[Generation, int] | None = None
     """The generation and stamp of the newest view whose root put forward what is held; None: it has seen the end of
     that round, and has the state after it no more."""
+    coming: int = -1
+    """After which round the state is that comes to that life, or is being put to use there; -1: none is."""
 
     @property
     def upto(self) -> int:
@@ -93,6 +95,11 @@ class Standing:
     def is_without(self) -> bool:
         """Whether it has seen the end of the last round that it knows of, and has the state after it no more."""
         return self.holding and self.held is None
+
+    @property
+    def may_give(self) -> int:
+        """After which round the state is that would be gone with it, or may be; -1: there is none."""
+        return self.coming if self.is_without else max(self.committed, self.coming)
 
     @property
     def seen(self) -> int:
@@ -279,6 +286,7 @@ class Succession:
             committed=mine.committed,
             holding=mine.holding,
             held=mine.held,
+            coming=mine.coming,
         )
         self._emit(fx.Send(peer, vote, pack(proposal) if document and proposal is not None else None))
 
@@ -465,7 +473,7 @@ class Succession:
         accepts = campaign is not None and vote.promised == vote.accepted == campaign.ballot
         known = campaign is not None and voter in campaign.accepts
         if (accepts and not known) or (accepts == known and vote.number >= self.answers.get(voter, 0)):
-            self.standings[voter] = Standing(vote.committed, vote.holding, vote.held)
+            self.standings[voter] = Standing(vote.committed, vote.holding, vote.held, vote.coming)
         if vote.number > self.answers.get(voter, 0):
             self.answers[voter], self.came[voter] = vote.number, self.number
         self.highest = max(self.highest, vote.promised)
@@ -544,18 +552,23 @@ class Succession:
     def _keeps_state(self, view: View, following: View, leavers: Collection[PeerId], said: set[PeerId]) -> bool:
         """Whether somebody who stays has a state, or is about to, of as late a round as any of those who go. Who has
         not `said` so lately counts for nothing if it stays, and may have any state if it goes."""
-        have = {p: self.standings[p] for p in said if p in self.standings and not self.standings[p].is_without}
-        stay = max((s.upto for p, s in have.items() if _same_life(view, following, p)), default=-1)
+        heard = {p: self.standings[p] for p in said if p in self.standings}
+        stay = (at.upto for p, at in heard.items() if _same_life(view, following, p) and not at.is_without)
         gone = {p for p in leavers if p not in following}
-        return gone <= said and all(have[p].committed <= stay for p in gone if p in have)
+        kept = max(stay, default=-1)
+        return gone <= said and all(heard[p].may_give <= kept for p in gone if p in heard)
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
-        """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not
-        count."""
+        """Whether it is enough that these accept that view. `keep`: for who goes, and may have a state to give, it does
+        not count what those know who have it no more."""
         if not self.keeps_quorum(following, settled=settled):
             stay = {p for p in accepts if _same_life(view, following, p)}
-            known = [self.standings[p] for p in stay if not (keep and self.standings[p].is_without)]
-            accepts = stay | {p for p in accepts - stay if self.standings[p].is_covered_by(known)}
+            known = [self.standings[p] for p in stay]
+            have = [each for each in known if not each.is_without]
+            going = {p: self.standings[p] for p in accepts - stay}
+            accepts = stay | {
+                p for p, at in going.items() if at.is_covered_by(have if keep and at.may_give >= 0 else known)
+            }
         return view.may_go_on(accepts, settled=settled)
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:

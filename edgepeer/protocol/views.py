@@ -92,13 +92,13 @@ class Views:
     # -- what follows this view --------------------------------------------------------------------------------
 
     def _standing(self) -> Standing:
-        rounds, over = self._course, self._place.over
+        rounds, over, coming = self._course, self._place.over, self._neighbours.coming
         if rounds.committed == UNKNOWN and over != UNKNOWN:
             # It can't tell how that has ended; nor may others who have not seen the end go on as if there were none.
-            return Standing(over - 1, holding=True)
+            return Standing(over - 1, holding=True, coming=coming)
         if self._place.missing and rounds.committed != UNKNOWN and not rounds.holding:
-            return Standing(rounds.committed - 1, holding=True)
-        return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held)
+            return Standing(rounds.committed - 1, holding=True, coming=coming)
+        return Standing(max(rounds.committed, UNKNOWN), rounds.holding, rounds.held, coming)
 
     def _first_round(self) -> int:
         """The round that comes next, as far as those who speak in the decision have come."""

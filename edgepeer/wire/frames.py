@@ -454,6 +454,8 @@ class Vote(_Header, frozen=True):
     """Whether it holds a result that may count."""
     held: tuple[Generation, _Stamp] | None = None
     """Of which view: the newest whose root put it forward."""
+    coming: Annotated[int, msgspec.Meta(ge=-1, le=2**53)] = -1
+    """After which round the state is that comes to the voter, or is being put to use there; -1: none is."""
 
 
 class Call(_Header, frozen=True):

@@ -366,6 +366,46 @@ def test_or_if_one_who_stays_holds_the_same_or_what_is_newer(
         assert candidate_b(world, following, Standing(mine_at, True, mine), Standing(theirs_at, True, theirs)) is None
 
 
+LOST = Standing(6, holding=True)
+"""Where one stands that has seen the end of round 7, and has its state no more."""
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "can"),
+    [
+        (LOST, Standing(7), False),  # the state of round 7 would go with them
+        (Standing(7), Standing(7), True),
+        (LOST, LOST, True),  # nobody has any
+        (Standing(7), LOST, True),
+        (LOST, Standing(6, holding=True, coming=7), False),  # they put it to use, or are being sent it
+        (Standing(-1), Standing(-1, coming=7), False),
+        (Standing(7), Standing(6, holding=True, coming=7), True),
+        (Standing(6, holding=True, coming=7), Standing(7), False),  # it may not arrive where it stays
+        (Standing(5), Standing(4, holding=True, coming=7), False),
+        (LOST, Standing(0), False),  # the state that the run begins with is one, too
+        (LOST, Standing(-1), True),
+    ],
+)
+@pytest.mark.parametrize("gone", ["c", "cd"])
+def test_who_goes_is_kept_while_its_state_would_go_with_it(
+    mine: Standing, theirs: Standing, can: bool, gone: str
+) -> None:
+    """Where a quorum stays, and where none does."""
+    world = view(1, "bcd" if gone == "cd" else "bacd")
+    staying = [peer for peer in world.ids if peer not in gone]
+    b = Succession(B, lambda effect: None)
+    b.enter(world)
+    b.ask(world.ids[1:], 0.0, 0.0, mine, lead=False)
+    for peer in world.ids[1:]:
+        at = mine if peer in staying else theirs
+        said = {"committed": at.committed, "holding": at.holding, "held": at.held, "coming": at.coming}
+        b.on_vote(fr.Vote(epoch=1, candidate="b", number=b.number, voter=peer, **said), None, None)
+    following = without(world, gone)
+    assert b.keeps_quorum(following, settled=True) is (gone == "c")
+    assert b.can_be_chosen(following, mine, settled=True, keep=frozenset(map(PeerId, gone)), since=0) is can
+    assert b.can_be_chosen(following, mine, settled=True, keep=(), since=0)
+
+
 @pytest.mark.parametrize("numbers", [(2, 1), (1, 2)])
 def test_what_an_acceptor_says_with_its_acceptance_counts_whatever_comes_by_other_paths(
     numbers: tuple[int, int],

@@ -28,7 +28,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "Measured": ("peer",),
     "Poll": ("candidate", "number", "ballot"),
     "Propose": ("candidate", "ballot"),
-    "Vote": ("candidate", "voter", "promised", "accepted", "committed", "holding"),
+    "Vote": ("candidate", "voter", "promised", "accepted", "committed", "holding", "coming"),
     "Call": ("view",),
     "Here": ("aside",),
 }
