@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edgepeer.wire.encoding import SCALE_MAX, SCALE_MIN, Codec, codec_of, first_not_finite
+from edgepeer.wire.encoding import _PIECE, SCALE_MAX, SCALE_MIN, Codec, codec_of, first_not_finite
 from edgepeer.wire.precision import BLOCK, PRECISIONS, Precision, block_of, elements_in, encoded_bytes
 
 Vector = NDArray[np.float32]
@@ -66,7 +66,7 @@ long_vectors = st.builds(
         * np.exp(spread * np.random.default_rng(seed).normal(size=size))
     ).astype(np.float32),
     st.integers(0, 2**32 - 1),
-    st.sampled_from([0, 1, 5, 255, 256, 257, 511, 512, 1000, 128 * BLOCK - 1, 128 * BLOCK + 300]),
+    st.sampled_from([0, 1, 5, 255, 256, 257, 511, 512, 1000, _PIECE - 1, _PIECE + 300]),
     st.sampled_from([0.0, 1.0, 10.0]),
 )
 
