@@ -299,11 +299,16 @@ class JobProgress:
             thinned=self.thinned,
             again=frozenset(self._again),
             made={peer: tuple(errors) for peer, errors in self.made.items() if errors},
-            missing=self.pending,
+            missing=self._silent(),
             quality=Quality.of(final) or (Quality.of(self.measured) if self.measured else None),
             rmse=self.measured.rmse if final.rmse is None and self.measured else final.rmse,
             loss=self.last.loss if final.loss is None and self.last else final.loss,
         )
+
+    def _silent(self) -> tuple[str, ...]:
+        """Who was in at the end and has not said how it ended; or was of the last round and has never said anything."""
+        unknown = {*self.last.contributors}.difference(self.reports) if self.last is not None else set()
+        return (*self.pending, *sorted(unknown.difference(self.pending)))
 
     def trouble(self) -> str:
         """Why the job is not going on, as far as is known, in one line."""

@@ -65,7 +65,7 @@ class JobResult:
     records: tuple[RoundRecord, ...]
     """The rounds, in order; there are gaps where telemetry was lost."""
     missing: tuple[str, ...]
-    """Peers that were still in at the end but did not report."""
+    """Peers that were still in at the end but did not report; and those of the last round that never have."""
     quality: Quality | None
     """How good the model is on the test samples; None if that is not known."""
     loss: float | None

@@ -34,6 +34,7 @@ from edgepeer.following.picture import Picture, saver_id
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import ModelSaver
+from edgepeer.following.texts import summary
 from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
@@ -363,6 +364,18 @@ async def test_whoever_never_reports_is_named(running: JobProgress, finish: Call
     result = await Follower(running, lambda _: None).finish(timeout=DEADLINE_S, settle=0.2)
     assert result.missing == ("cedar",)
     assert list(running.notes) == ["cedar did not report in time"]
+
+
+async def test_so_is_who_took_part_to_the_end_and_was_never_heard_of(
+    told: Told, finish: Callable[..., JobProgress]
+) -> None:
+    progress = JobProgress(told.job, broker="")
+    progress.see_presence("ash", told.presence("ash"))
+    progress.see_telemetry(told.telemetry(told.record(10)))
+    finish(progress, "ash")
+    result = progress.result()
+    assert (result.done, result.missing, result.lost) == (("ash",), ("birch", "cedar"), ())
+    assert ("did not report", "birch, cedar", False) in summary(result)
 
 
 async def test_each_sign_of_progress_prolongs_the_wait(told: Told) -> None:
