@@ -549,6 +549,16 @@ class Succession:
             view, following, set(self.standings), settled=settled, keep=bool(keep)
         )
 
+    def nobody_gives(self, mine: Standing, *, since: int) -> bool:
+        """Whether no life of the view may have a state to give, by what all have said after that question."""
+        view = self._view
+        if view is None:
+            return False
+        self.standings[self._me] = mine
+        return self.answered_since(since).issuperset(view.ids) and all(
+            self.standings[peer].may_give < 0 for peer in view.ids
+        )
+
     def _keeps_state(self, view: View, following: View, leavers: Collection[PeerId], said: set[PeerId]) -> bool:
         """Whether somebody who stays has a state, or is about to, of as late a round as any of those who go. Who has
         not `said` so lately counts for nothing if it stays, and may have any state if it goes."""
@@ -559,16 +569,12 @@ class Succession:
         return gone <= said and all(heard[p].may_give <= kept for p in gone if p in heard)
 
     def _suffice(self, view: View, following: View, accepts: set[PeerId], *, settled: bool, keep: bool = False) -> bool:
-        """Whether it is enough that these accept that view. `keep`: for who goes, and may have a state to give, it does
-        not count what those know who have it no more."""
+        """Whether it is enough that these accept that view. `keep`: what those know who have the state no more does not
+        count."""
         if not self.keeps_quorum(following, settled=settled):
             stay = {p for p in accepts if _same_life(view, following, p)}
-            known = [self.standings[p] for p in stay]
-            have = [each for each in known if not each.is_without]
-            going = {p: self.standings[p] for p in accepts - stay}
-            accepts = stay | {
-                p for p, at in going.items() if at.is_covered_by(have if keep and at.may_give >= 0 else known)
-            }
+            known = [self.standings[p] for p in stay if not (keep and self.standings[p].is_without)]
+            accepts = stay | {p for p in accepts - stay if self.standings[p].is_covered_by(known)}
         return view.may_go_on(accepts, settled=settled)
 
     def keeps_quorum(self, following: View, *, settled: bool) -> bool:

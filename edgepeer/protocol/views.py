@@ -17,7 +17,7 @@ loses a member that is not the head     | tells the head
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache, partial
 from typing import Final
 
@@ -156,15 +156,16 @@ class Views:
 
     def _can_be_chosen(self, view: View, wanted: View, *, over: bool) -> bool:
         """Whether all that is needed accept it, and who stays has been given the state of those who are let go. If the
-        run is over, nobody is to be; nor where nothing of it has been on its way for so long that nobody who stays
-        waits for it; or that who leaves has none to give, as far as this peer can tell that waits itself."""
+        run is over, nobody is to be; nor if all leave, and none has any; nor where nothing of it has been on its way
+        for so long that nobody who stays waits for it; or that who leaves has none to give, as far as this peer can
+        tell that waits itself."""
         waits = self._membership.takes_part(view.run) and not self._course.has_state
         now, settled = self._place.now, self._membership.settled
         can = partial(
             self._succession.can_be_chosen, wanted, self._standing(), settled=settled, since=self.asked_before
         )
         leavers = self._membership.leavers(now)
-        if can(keep=leavers if view.run and not over else ()):
+        if can(keep=leavers if view.run and not over and not self._all_go(view, leavers) else ()):
             if not all(peer in wanted for peer in leavers):
                 self._keep_no_more()
             return True
@@ -177,6 +178,12 @@ class Views:
             self._kept_s += min(now - self._kept_at, self._limits.heartbeat_s)
         self._kept_at = now
         return self._kept_s >= (_GIVES_S if waits else self._limits.anew_s)
+
+    def _all_go(self, view: View, leavers: Collection[PeerId]) -> bool:
+        """Whether all want to leave, and none has a state of the run to give."""
+        if not self._membership.leaving or any(peer not in leavers for peer in view.ids if peer != self._me):
+            return False
+        return self._succession.nobody_gives(self._standing(), since=self.asked_before)
 
     def _keep_no_more(self) -> None:
         """Nobody is kept for the state that would go with it."""

@@ -375,7 +375,7 @@ LOST = Standing(6, holding=True)
     [
         (LOST, Standing(7), False),  # the state of round 7 would go with them
         (Standing(7), Standing(7), True),
-        (LOST, LOST, True),  # nobody has any
+        (LOST, LOST, None),  # nobody has any
         (Standing(7), LOST, True),
         (LOST, Standing(6, holding=True, coming=7), False),  # they put it to use, or are being sent it
         (Standing(-1), Standing(-1, coming=7), False),
@@ -383,14 +383,14 @@ LOST = Standing(6, holding=True)
         (Standing(6, holding=True, coming=7), Standing(7), False),  # it may not arrive where it stays
         (Standing(5), Standing(4, holding=True, coming=7), False),
         (LOST, Standing(0), False),  # the state that the run begins with is one, too
-        (LOST, Standing(-1), True),
+        (LOST, Standing(-1), None),
     ],
 )
 @pytest.mark.parametrize("gone", ["c", "cd"])
 def test_who_goes_is_kept_while_its_state_would_go_with_it(
-    mine: Standing, theirs: Standing, can: bool, gone: str
+    mine: Standing, theirs: Standing, can: bool | None, gone: str
 ) -> None:
-    """Where a quorum stays, and where none does."""
+    """Where a quorum stays, and where none does. None: only where one stays, else somebody may be sending it still."""
     world = view(1, "bcd" if gone == "cd" else "bacd")
     staying = [peer for peer in world.ids if peer not in gone]
     b = Succession(B, lambda effect: None)
@@ -402,7 +402,11 @@ def test_who_goes_is_kept_while_its_state_would_go_with_it(
         b.on_vote(fr.Vote(epoch=1, candidate="b", number=b.number, voter=peer, **said), None, None)
     following = without(world, gone)
     assert b.keeps_quorum(following, settled=True) is (gone == "c")
-    assert b.can_be_chosen(following, mine, settled=True, keep=frozenset(map(PeerId, gone)), since=0) is can
+    assert b.can_be_chosen(following, mine, settled=True, keep=frozenset(map(PeerId, gone)), since=0) is (
+        gone == "c" if can is None else can
+    )
+    assert b.nobody_gives(mine, since=0) is (mine == LOST and theirs.may_give < 0)
+    assert not b.nobody_gives(mine, since=b.number)  # they may have got one since
     assert b.can_be_chosen(following, mine, settled=True, keep=(), since=0)
 
 
