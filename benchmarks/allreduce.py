@@ -21,7 +21,10 @@ from shaped import link_name, shaped_network
 
 from edgepeer.errors import EdgepeerError
 
-_COMPARATORS = ("gloo", "mpi", "hivemind", "bare", "lanes", "tree", "edgepeer-bf16", "edgepeer-int8", "edgepeer-secure")
+_COMPARATORS = (
+    *("gloo", "mpi", "hivemind", "bare", "lanes", "tree"),
+    *("edgepeer-bf16", "edgepeer-int8", "edgepeer-lane", "edgepeer-secure"),
+)
 _COLUMNS = {
     "peers": "peers",
     "system": "system",

@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import uvloop
@@ -208,6 +208,7 @@ class Edgepeer:
 
     protocol: ProtocolName = "ft-tree"
     precision: Precision = "float32"
+    lanes: int | Literal["auto"] = "auto"
 
     def __init__(self, rank: int, peers: int, elements: int, options: dict[str, Any]) -> None:
         self.rank = rank
@@ -227,6 +228,7 @@ class Edgepeer:
             listen=f"{self._options['address']}:0",
             insecure=True,  # in network namespaces of our own
             machine=MachineMaker(self.protocol),
+            lanes=self.lanes,
             **self.belongs(),
         )
         self._peer = await self._stack.enter_async_context(peer)
@@ -234,7 +236,7 @@ class Edgepeer:
 
     def belongs(self) -> dict[str, Any]:
         """Which fabric the peer is of, and where that meets."""
-        fabric = f"{self._options['fabric']}-{self.protocol}-{self.precision}"
+        fabric = f"{self._options['fabric']}-{self.protocol}-{self.precision}-{self.lanes}"
         return {"broker": self._options["broker"], "fabric": fabric}
 
     async def prepare(self, vector: Vector) -> None:
@@ -277,6 +279,12 @@ class EdgepeerInt8(Edgepeer):
     precision = "int8"
 
 
+class EdgepeerOneLane(Edgepeer):
+    """Over a single tree, whatever the links are."""
+
+    lanes: int | Literal["auto"] = 1
+
+
 class EdgepeerSecure(Edgepeer):
     """Between members of a fleet: who it is is proven, and all that is said is sealed."""
 
@@ -292,6 +300,7 @@ SYSTEMS: dict[str, Any] = {
     "edgepeer": Edgepeer,
     "edgepeer-bf16": EdgepeerBf16,
     "edgepeer-int8": EdgepeerInt8,
+    "edgepeer-lane": EdgepeerOneLane,
     "edgepeer-secure": EdgepeerSecure,
     "gloo": Gloo,
     "hivemind": Hivemind,
