@@ -114,6 +114,8 @@ class _Agent:
         """What the broker has for the fabric's job, as long as what this device was at when it stopped counts more."""
         self._met = False
         """Whether it is known what the fabric is at."""
+        self._aside = False
+        """Whether this device can't do what the fabric is at, so that the others are to do without it."""
         self._changed = asyncio.Event()
 
     async def live(self, stop: asyncio.Event, asked: asyncio.Event) -> None:
@@ -169,8 +171,16 @@ class _Agent:
         job = self._jobs.current
         if job is not None and self._run_told == job.id:
             _log.info("job %s is under way: joining when the model is built", job.id)
-        else:
+        elif not self._aside:  # it may have failed at that already
             self._peer.come_back()
+
+    def _stand_aside(self) -> None:
+        self._aside = True
+        self._peer.stand_aside()
+
+    def _come_back(self) -> None:
+        self._aside = False
+        self._peer.come_back()
 
     def _put_back(self) -> None:
         """The fabric has no job, perhaps because the broker has lost its memory."""
@@ -324,7 +334,7 @@ class _Agent:
                 for task in [*waits, *([run] if run is not None else [])]:
                     task.cancel()
             if job is not None and self._changed.is_set():
-                self._peer.come_back()  # wherever that job had left it
+                self._come_back()  # wherever that job had left it
                 if not self._jobs.knows_over(job.id):
                     continue  # it may count again
                 _log.info("job %s is over", job.id, extra={"fields": {"job": job.id}})
@@ -341,10 +351,10 @@ class _Agent:
         if len(waiting) == len(either):
             text = "job %s is over, but what it computes does not come to an end: aside until it does, or restart me"
             _log.warning(text, job.id, extra={"fields": {"job": job.id}})
-            self._peer.stand_aside()
+            self._stand_aside()
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
-                self._peer.come_back()
+                self._come_back()
         stopping.cancel()
 
     async def _take_part(self, device: Device, job: Job) -> None:
@@ -355,7 +365,7 @@ class _Agent:
         except JobError as error:
             _log.error("job %s: %s", job.id, error)
             # Whoever can't do this job must not keep the others waiting, but may do the next one.
-            self._peer.stand_aside()
+            self._stand_aside()
             await run.hand_over()
         finally:
             run.close()

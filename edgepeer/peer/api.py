@@ -599,10 +599,14 @@ class Peer:
     # -- what the driver says (driver.Owner) -------------------------------------------------------------------
 
     def publish_presence(self) -> None:
-        me = self._driver.node.me
-        self.control.publish_presence(me)
-        if (switchboard := self._driver.switchboard) is not None:
-            switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=me.incarnation)
+        self.control.publish_presence(self._driver.node.me)
+        self._greet()
+
+    def _greet(self) -> None:
+        """Whoever connects from now on hears of the present life."""
+        life, switchboard = self._driver.node.me.incarnation, self._driver.switchboard
+        if switchboard is not None:
+            switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=life)
 
     def view_installed(self, view: View) -> None:
         self._keep(view)
@@ -625,6 +629,7 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
+        self._greet()  # who has left is announced no more in the life that it is in now
         self.fabric.works_in(None)
         self._calls.removed(effect)
         self.bell.ring()

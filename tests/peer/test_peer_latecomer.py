@@ -16,10 +16,11 @@ from peer_fleet import DEADLINE_S, Keeper, Pumps, all_reduce, fleet, peer_at, un
 from edgepeer import Peer
 from edgepeer.errors import ModelError
 from edgepeer.fabric.broker import EmbeddedBroker
-from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, TelemetrySeen
+from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, Synced, TelemetrySeen
 from edgepeer.following.observe import observe
 from edgepeer.ids import PeerId
 from edgepeer.peer import job_run
+from edgepeer.peer.agent import _Agent
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.job import Job, new_job
@@ -128,6 +129,54 @@ async def test_an_agent_that_cannot_do_the_job_joins_for_the_next_one(
         result = await train(broker, job)
         assert set(result.done) == {"p0", "p1", "late"}
         assert result.identical
+
+
+async def test_who_cannot_do_the_job_stays_aside_when_it_learns_late_what_the_fabric_is_at(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had failed, and came back with the last of what the broker retains: no round ended, for it was in the view."""
+    fabric, held = Fabric(), list[tuple[_Agent, FabricEvent]]()
+    hear, prepare = _Agent._hear, job_run.JobRun._prepare
+
+    def hear_later(agent: _Agent, event: FabricEvent) -> None:
+        if agent._peer.id == "late" and isinstance(event, Synced):
+            held.append((agent, event))
+        else:
+            hear(agent, event)
+
+    async def fail(run: job_run.JobRun) -> None:
+        if run._peer.id == "late":
+            raise ModelError("too large for this device")
+        await prepare(run)
+
+    monkeypatch.setattr(_Agent, "_hear", hear_later)
+    monkeypatch.setattr(job_run.JobRun, "_prepare", fail)
+    job = new_job(id="j1", model="linear", trainer="numpy", batch_size=20, rounds=20, wait_for=3)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(observe(broker.address, "lab", fabric.take))
+        await stack.enter_async_context(agents(broker, 2))
+        training = asyncio.create_task(train(broker, job))
+        stack.callback(training.cancel)
+        await fabric.until_state("p0", "starting")
+        await stack.enter_async_context(agents(broker, 1, peer_id="late"))
+        await fabric.until_state("late", "failed")
+        for agent, event in held:
+            hear(agent, event)
+        assert held
+        await stack.enter_async_context(agents(broker, 1, peer_id="p2"))
+        await asyncio.wait([training])
+        result = training.result()
+        assert (set(result.done), result.failed) == ({"p0", "p1", "p2"}, ("late",))
+
+
+async def test_who_leaves_before_it_was_let_in_is_another_life_to_whoever_connects(broker: EmbeddedBroker) -> None:
+    async with peer_at(broker, "a", aside=True) as peer:
+        before = peer._driver.node.me.incarnation
+        peer.stand_aside()
+        after = peer._driver.node.me.incarnation
+        assert after > before
+        assert peer._driver.switchboard is not None
+        assert peer._driver.switchboard.hello.incarnation == after
 
 
 async def test_a_peer_that_stands_aside_is_unseen_until_it_comes_back(broker: EmbeddedBroker) -> None:
