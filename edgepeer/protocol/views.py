@@ -491,10 +491,10 @@ class Views:
             self._begin_life()
             self._emit(fx.PublishPresence())
 
-    def _begin_life(self, *, after: int = 0) -> None:
+    def _begin_life(self, *, after: int = 0, tell: bool = True) -> None:
         """Outside: come back as another life, and say so over what is connected, whose Hello was of the one before."""
         self._membership.new_life(after=after)
-        if not self.left:
+        if tell:
             for peer, _ in self._links.connected():
                 self._neighbours.send_sync(peer)
 
@@ -575,7 +575,8 @@ class Views:
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
         if view is not None or not wanted or before is None:
-            self._begin_life()  # also of who leaves before it was let in: or it still is, as it is announced
+            # Also of who leaves before it was let in: or it still is, as it is announced, or as is decided already.
+            self._begin_life(tell=not wanted or before is None)
         self._wiring.wrap()
         self._links.want((), self._place.now)
         self._paths.enter(None, self._membership.me.incarnation)
