@@ -253,7 +253,7 @@ def draw_minds(pick: Picker, *, peers: int) -> Schedule:
 
 def draw_owners(pick: Picker, schedule: Schedule) -> Schedule:
     """The same, and what owners do beside it: alone or most of a fleet, at any time or in the same second as other
-    things."""
+    things; and every second joiner just as it joins."""
     fleet = names(schedule.peers)
     happens, faults = [fault.at for fault in schedule.faults] or [2.0], list[Fault]()
     for _ in range(pick.integer(1, 4)):
@@ -264,6 +264,11 @@ def draw_owners(pick: Picker, schedule: Schedule) -> Schedule:
         lasts = pick.choice(OWNERS_S if kind != "busy" else LONG_S) + pick.integer(1, 40) / 100
         until = round(at + lasts, 2) if KINDS[kind].lasts == "yes" else None
         faults.append(Fault(at, kind, tuple(_distinct(pick, fleet, many)), until))
+    for join in [fault for fault in schedule.faults if fault.kind == "join"]:
+        if pick.integer(0, 1):  # it has second thoughts, as likely as not before it is in
+            at = round(join.at + pick.integer(0, 150) / 100, 2)
+            until = round(at + pick.choice(OWNERS_S) + pick.integer(1, 40) / 100, 2)
+            faults.append(Fault(at, pick.choice(["aside", "aside", "quit"]), join.who, until))
     return replace(schedule, faults=_in_order([*schedule.faults, *faults]))
 
 
