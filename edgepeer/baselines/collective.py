@@ -241,12 +241,12 @@ class Collective:
             self._abort(frame.cause, frame.reason, frame.round)
 
     def _abort(self, cause: Cause, reason: str, number: int | None = None) -> None:
-        """End the round without a sum, and tell the neighbours."""
+        """End the round without a sum, and tell the neighbours: also those whose links are up again only later."""
         view, mine = self._in_view, self.contributed
         number = self.committed + 1 if number is None else number
         self._take_back("a round was given up while it was being sent")
         self._end(number)
-        for peer in sorted(self._level) if self._together else ():
+        for peer in self.neighbours(view) if self._together else ():
             self.send(peer, Abort(epoch=view.stamp, round=number, cause=cause, reason=reason[:250], over=True))
         aborted = fx.RoundAborted(self.run, number, cause, reason, mine)
         self._emit(aborted)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from post import Post
 
 from edgepeer.baselines import MachineMaker
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
+from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.simulation.peer import SimulatedPeer
@@ -199,6 +201,25 @@ def test_a_cut_link_stops_the_round_until_the_callers_timeout(protocol: Protocol
         for peer in world.alive:
             peer.time_out()
     assert everyone(world, lambda peer: peer.done == 40 and len(peer.outcomes) >= 30)
+
+
+@pytest.mark.parametrize("protocol", EQUAL)
+@pytest.mark.parametrize("down", [(0, 1), (0, 2), (1, 2)])
+def test_who_is_not_linked_as_a_round_is_given_up_hears_of_it_later(
+    protocol: ProtocolName, down: tuple[int, int]
+) -> None:
+    post = Post(3, protocol=protocol)
+    post.cut(*down)
+    for one, other in (down, down[::-1]):
+        post.tell(one, ev.LinkDown(PeerId(str(other)), "reset"))
+    post.contribute([1.0] * 3, [1.0] * 3, [1.0] * 4)
+    post.cuts.clear()
+    post.pass_time(20.0)
+    assert {position: [abort.cause for abort in aborts] for position, aborts in post.aborted.items()} == {
+        position: ["mismatch"] for position in range(3)
+    }
+    post.contribute([1.0] * 3, [1.0] * 3, [1.0] * 3)
+    assert post.finish(1) is not None
 
 
 @pytest.mark.parametrize("timeout_s", [0.5, 1.0])
