@@ -70,9 +70,9 @@ class Link:
 
     __slots__ = (
         "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "every", "failures", "heard", "ignored_until", "knocked", "level", "life", "life_at", "member", "needed",
+        "elsewhere_since", "every", "failures", "heard", "ignored_until", "knocked", "level", "life", "life_at", "member", "needed",
         "orphan", "overtaken", "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "rejected_at",
-        "role", "sent", "since", "stands", "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered",
+        "role", "sent", "shown_at", "since", "stands", "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered",
         "waiting", "withholds",
     )  # fmt: skip
 
@@ -147,6 +147,10 @@ class Link:
         anybody take part), and the last that any of them has seen the end of; None: that is not known ..."""
         self.withholds = False
         """... as the peer says: something of it is on its way there, or further below."""
+        self.shown_at = now
+        """When the peer was last sent the view that this one is in ..."""
+        self.elsewhere_since = float("inf")
+        """... and since when its Pings name an earlier one, or none, although it has got that."""
         self.waiting = False
         """The peer's round waits for its children."""
         self.sync: Sync | None = None
@@ -251,6 +255,22 @@ class Link:
         """The peer is told, by a Ping, how soon to expect the next sign of life."""
         self.promised, self.pinged = every_s, now
 
+    def enter(self, now: float) -> None:
+        """This peer works in another view from now on, and says so."""
+        self.forget_standing()
+        self.shown_at, self.elsewhere_since = now, float("inf")
+
+    def show(self, now: float) -> None:
+        """The peer is sent the view that this one is in."""
+        self.shown_at = now
+
+    def names(self, *, current: bool, echo: float, now: float) -> None:
+        """A Ping of the peer, which has got what was sent to it until `echo`, names our view, or another."""
+        if current:
+            self.elsewhere_since = float("inf")
+        elif echo > self.shown_at:
+            self.elsewhere_since = min(self.elsewhere_since, now)
+
     def forget_standing(self) -> None:
         """What the peer's Pings have said of where it stands is of another view ..."""
         self.level, self.orphan, self.stands, self.withholds = -1, False, None, False
@@ -270,6 +290,7 @@ class Link:
         self.refused = self.cleared = False
         self.failures = 0
         self.ignored_until = None
+        self.shown_at, self.elsewhere_since = now, float("inf")
 
 
 class Links:
@@ -306,6 +327,11 @@ class Links:
     def is_up(self, peer: PeerId | None) -> bool:
         link = self._links.get(peer) if peer is not None else None
         return link is not None and link.up
+
+    def is_here(self, peer: PeerId, now: float) -> bool:
+        """Whether there is a path to a member, and it is in this view, as far as is known."""
+        link = self._links.get(peer)
+        return link is not None and link.up and now < link.elsewhere_since + self._limits.silence_s
 
     def is_ignored(self, peer: PeerId) -> bool:
         """Whether numbers that come from there are thrown away."""
@@ -431,6 +457,7 @@ class Links:
             link.heard = min(link.heard + seconds, now)
             link.echo_at = min(link.echo_at + seconds, now)
             link.alive_at = min(link.alive_at + seconds, now)
+            link.elsewhere_since = max(link.elsewhere_since, min(link.elsewhere_since + seconds, now))
             if not link.up:
                 link.down_since = min(link.down_since + seconds, now)
 
@@ -532,6 +559,9 @@ class Links:
                 yield peer, "it has started anew", link.life_at
             elif now - link.alive_at >= limits.silence_s:
                 yield peer, f"nothing heard on any path for {limits.silence_s:g} s", link.alive_at + limits.silence_s
+            elif now >= link.elsewhere_since + limits.silence_s:
+                why = f"it has got this view, and not been in it for {limits.silence_s:g} s"
+                yield peer, why, link.elsewhere_since + limits.silence_s
             elif not link.up and (link.refused or link.cleared) and now - link.down_since >= limits.refused_s:
                 why = "nobody listens there" if link.refused else "its presence was cleared"
                 yield peer, f"no path for {limits.refused_s:g} s, and {why}", link.down_since + limits.refused_s

@@ -302,7 +302,7 @@ class Views:
         gone = membership.lost(self._place.now)
         if not view.may_go_on(self._succession.there - gone, settled=membership.settled):
             gone = set()
-        if parent is not None and not self._links.is_up(parent):
+        if parent is not None and not self._links.is_here(parent, self._place.now):
             gone.add(parent)
         followers = self._succession.followers
         gone -= followers  # who has promised lives, and what it holds may be needed
@@ -491,12 +491,11 @@ class Views:
             self._begin_life()
             self._emit(fx.PublishPresence())
 
-    def _begin_life(self, *, after: int = 0, tell: bool = True) -> None:
+    def _begin_life(self, *, after: int = 0) -> None:
         """Outside: come back as another life, and say so over what is connected, whose Hello was of the one before."""
         self._membership.new_life(after=after)
-        if tell:
-            for peer, _ in self._links.connected():
-                self._neighbours.send_sync(peer)
+        for peer, _ in self._links.connected():
+            self._neighbours.send_sync(peer)
 
     def install(self, view: View) -> None:
         was_coordinator = self._membership.coordinator
@@ -552,6 +551,8 @@ class Views:
             self.send_view(peer, view)
 
     def send_view(self, peer: PeerId, view: View) -> None:
+        if view is self._membership.view and (link := self._links.get(peer)) is not None:
+            link.show(self._place.now)
         self._emit(fx.Send(peer, fr.ViewFrame(epoch=view.stamp), packed(view)))
 
     def exit(self, view: View | None, reason: str) -> None:
@@ -574,9 +575,8 @@ class Views:
         self._shaping.enter(None, self._place.now)
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
-        if view is not None or not wanted or before is None:
-            # Also of who leaves before it was let in: or it still is, as it is announced, or as is decided already.
-            self._begin_life(tell=not wanted or before is None)
+        # Also of who leaves before it was let in: or it still is, as it is announced, or as is decided already.
+        self._begin_life()
         self._wiring.wrap()
         self._links.want((), self._place.now)
         self._paths.enter(None, self._membership.me.incarnation)

@@ -103,7 +103,7 @@ class Vitals:
         now_at = [view.position(peer) if peer in view else None for peer in self._order]
         self._order = view.ids
         for _, link in self._links.all():
-            link.forget_standing()
+            link.enter(now)
             link.translate_reach(now_at)
         wanted: list[tuple[Member, Role]] = [(view.member(peer), role) for peer, role in roles.items()]
         self._links.want(wanted, now, tried)
@@ -286,9 +286,10 @@ class Vitals:
         if parent is None:
             return False
         link, silence_s = self._links.get(parent), self._limits.silence_s
-        if link is None or not link.up or link.orphan or view is None:
+        now = self._course.place.now
+        if link is None or not self._links.is_here(parent, now) or link.orphan or view is None:
             return True
-        return link.life > view.member(parent).incarnation or self._course.place.now - link.alive_at >= silence_s
+        return link.life > view.member(parent).incarnation or now - link.alive_at >= silence_s
 
     @property
     def over(self) -> bool:
@@ -406,6 +407,7 @@ class Vitals:
         before = link.orphan, link.level, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
+        link.names(current=current, echo=ping.echo, now=now)
         if not current:
             # Whom it reaches, it says by positions of that view: here they name nobody, and take back nothing.
             link.forget_standing()

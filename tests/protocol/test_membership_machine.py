@@ -199,6 +199,53 @@ def test_who_is_gone_from_mqtt_is_forgotten(a: Machine) -> None:
     assert len(a.node.parts.links._links) <= 3
 
 
+def beat(machine: Machine, until: float, *, echoes: bool = True, **epochs: int) -> list[str]:
+    """Neighbours go on to name these views. `echoes`: having got all that they were sent."""
+    said = []
+    while machine.now < until:
+        for peer, epoch in epochs.items():
+            echo = machine.now if echoes else 0.0
+            machine.frame(peer, fr.Ping(waiting=False, stamp=machine.now, echo=echo, every=1.0, epoch=epoch))
+        said += machine.until(min(machine.now + 0.25, until))
+    return said
+
+
+@pytest.mark.parametrize("named", [0, 1])
+def test_who_has_got_a_view_and_is_not_in_it_counts_as_lost(named: int) -> None:
+    """Whatever keeps it out: all would wait for it."""
+    a = Machine("a").join(view(2, "abc"), up="bc")
+    a.others = "bc"
+    assert views(beat(a, 3.0, b=2, c=named)) == []
+    assert when(beat(a, 4.5, b=2, c=named), "view 3 ab") <= 4.5
+
+
+def test_not_so_who_has_not_got_it_yet_or_is_in_it_meanwhile() -> None:
+    """On a slow link a view may wait behind a vector."""
+    a = Machine("a").join(view(2, "abc"), up="bc")
+    a.others = "bc"
+    assert views(beat(a, 20.0, b=0, c=0, echoes=False)) == []
+    for now in range(20, 40, 2):
+        assert views(beat(a, now + 1.75, b=2, c=0) + beat(a, now + 2.0, b=2, c=2)) == []
+
+
+def test_nor_who_is_given_it_once_more() -> None:
+    a = Machine("a").join(view(2, "abc"), up="bc")
+    a.others = "bc"
+    beat(a, 2.0, b=2, c=0)
+    a.hear(ev.LinkDown(PeerId("c"), "reset"))
+    a.hear(ev.LinkUp(PeerId("c"), 1))
+    assert views(beat(a, 4.75, b=2, c=0)) == []
+    assert views(beat(a, 6.0, b=2, c=0)) != []
+
+
+def test_a_head_that_is_not_in_its_view_is_replaced() -> None:
+    b = Machine("b").join(view(2, "abc"), up="ac")
+    b.others = "c"
+    beat(b, 5.0, a=0, c=2)
+    assert b.node.view is not None
+    assert b.node.view.ids == ("b", "c")
+
+
 # -- lives ----------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +273,14 @@ def test_a_member_asks_its_way_up_and_asks_again() -> None:
     assert b.hear(ev.LeaveWanted()) == ["a <- leave b until 0"]
     assert any(line.endswith("a <- leave b until 0") for line in b.until(0.5))
     assert b.frame("d", fr.Leave(peer="d", incarnation=1, until=0)) == ["a <- leave d until 0"]
-    assert b.learn(view(2, "ace")) == ["a <- view 2", "d <- view 2", "e <- view 2", "left"]
+    told = b.learn(view(2, "ace"))
+    assert [line for line in told if "sync" not in line] == ["a <- view 2", "d <- view 2", "e <- view 2", "left"]
+    lives = {
+        each.peer: each.frame.life
+        for each in b.effects
+        if isinstance(each, fx.Send) and isinstance(each.frame, fr.Sync)
+    }
+    assert lives == dict.fromkeys("ade", 2)  # whoever has not got that view yet need not wait for it any more
 
 
 def test_who_has_contributed_stays_until_the_round_is_over() -> None:
@@ -407,7 +461,7 @@ def test_who_has_left_may_come_back_in_a_new_life() -> None:
     alone.hear(ev.ControlSynced(), 0.0)
     alone.hear(ev.LeaveWanted(), 1.0)
     assert alone.hear(ev.JoinWanted(), 2.0) == ["publish presence"]
-    assert alone.node.parts.membership.me.incarnation == 2
+    assert alone.node.parts.membership.me.incarnation == 3  # as it left, and as it came back
     assert views(alone.until(4.0))[0].endswith("view 1 a")
 
 
