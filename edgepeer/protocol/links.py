@@ -69,11 +69,11 @@ class Link:
     """What is known of one peer's link."""
 
     __slots__ = (
-        "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo", "echo_at",
-        "elsewhere_since", "every", "failures", "heard", "ignored_until", "knocked", "level", "life", "life_at", "member", "needed",
-        "orphan", "overtaken", "pinged", "promised", "reaches", "redial_at", "redial_s", "refused", "rejected_at",
-        "role", "sent", "shown_at", "since", "stands", "sync", "timing", "told", "told_of", "tunnel", "tunnel_timing", "unanswered",
-        "waiting", "withholds",
+        "alive_at", "calm", "cleared", "closed_at", "dialing", "dialled", "direct", "down_since", "echo",
+        "echo_at", "elsewhere_since", "every", "failures", "heard", "ignored_until", "knocked", "level", "life",
+        "life_at", "member", "needed", "orphan", "overtaken", "pinged", "promised", "reaches", "redial_at",
+        "redial_s", "refused", "rejected_at", "role", "sent", "shown_at", "since", "stands", "sync", "timing",
+        "told", "told_of", "tunnel", "tunnel_timing", "unanswered", "waiting", "withholds",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
