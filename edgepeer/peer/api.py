@@ -247,9 +247,14 @@ class Peer:
                 piece_bytes=self._limits.state_segment_bytes,
             )
         self._calls.run_on(self._driver)
-        hello = Hello(fabric=self._fabric_name, peer=self.id, incarnation=identity.incarnation, protocol=self.protocol)
         switchboard = Switchboard(
-            transport, hello, self._driver, tasks, max_links=self._limits.max_links, known=self._knows, machine=machine
+            transport,
+            self._hello,
+            self._driver,
+            tasks,
+            max_links=self._limits.max_links,
+            known=self._knows,
+            machine=machine,
         )
         self._driver.switchboard = switchboard
         self._stack.push_async_callback(self._hang_up, switchboard)
@@ -600,13 +605,11 @@ class Peer:
 
     def publish_presence(self) -> None:
         self.control.publish_presence(self._driver.node.me)
-        self._greet()
 
-    def _greet(self) -> None:
-        """Whoever connects from now on hears of the present life."""
-        life, switchboard = self._driver.node.me.incarnation, self._driver.switchboard
-        if switchboard is not None:
-            switchboard.hello = msgspec.structs.replace(switchboard.hello, incarnation=life)
+    def _hello(self) -> Hello:
+        """What whoever connects hears first: in which life this peer is now."""
+        life = self._driver.node.me.incarnation
+        return Hello(fabric=self._fabric_name, peer=self.id, incarnation=life, protocol=self.protocol)
 
     def view_installed(self, view: View) -> None:
         self._keep(view)
@@ -629,7 +632,6 @@ class Peer:
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
-        self._greet()  # who has left is announced no more in the life that it is in now
         self.fabric.works_in(None)
         self._calls.removed(effect)
         self.bell.ring()

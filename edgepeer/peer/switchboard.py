@@ -32,13 +32,13 @@ STRANGERS_BYTES: Final = 8 << 20
 
 
 class Switchboard:
-    """Connections by peer. `tasks` owns the attempts to connect; `known`: whether a peer is expected to call;
-    `machine`: this one (`this_machine`)."""
+    """Connections by peer. `hello`: what to say on a new one; `tasks` owns the attempts to connect; `known`: whether a
+    peer is expected to call; `machine`: this one (`this_machine`)."""
 
     def __init__(
         self,
         transport: Transport,
-        hello: Hello,
+        hello: Callable[[], Hello],
         lines: FrameListener,
         tasks: asyncio.TaskGroup,
         *,
@@ -46,7 +46,8 @@ class Switchboard:
         known: Callable[[PeerId], bool],
         machine: str = "",
     ) -> None:
-        self.hello = hello
+        self._hello = hello
+        self._me = hello().peer
         self._transport = transport
         self.lines = lines
         self._tasks = tasks
@@ -159,7 +160,7 @@ class Switchboard:
     def may_meet(self, member: Member) -> bool:
         """Whether that peer has not been found yet where it says that it is, and may be."""
         places = self._whereabouts.elsewhere(member)
-        if not places or member.id in (self.hello.peer, *self._evicted):
+        if not places or member.id in (self._me, *self._evicted):
             return False
         return not self._whereabouts.is_known(member)
 
@@ -181,7 +182,7 @@ class Switchboard:
                 break
 
     def _call(self, peer: PeerId, made: list[Session], channel: Channel) -> Session:
-        made.append(Session(self, channel, self.hello, self._transport.traffic, wanted=peer))
+        made.append(Session(self, channel, self._hello(), self._transport.traffic, wanted=peer))
         self._strangers.add(made[0])
         return made[0]
 
@@ -234,7 +235,7 @@ class Switchboard:
             failures.append(OSError(f"{address}: nobody there says who it is"))
 
     def _accept(self, channel: Channel) -> Session:
-        session = Session(self, channel, self.hello, self._transport.traffic)
+        session = Session(self, channel, self._hello(), self._transport.traffic)
         if len(self._strangers) + len(self._sessions) >= self._max_links:
             self.refused.add("connection from %s refused: %d links are in use", channel.remote, self._max_links)
             channel.close("too many connections")
@@ -283,7 +284,7 @@ class Switchboard:
         """
         if new.met_at - old.met_at > CROSSING_S or (old.wanted is None) == (new.wanted is None):
             return False
-        opened_by_us_stays = self.hello.peer < str(new.peer)
+        opened_by_us_stays = self._me < str(new.peer)
         return (old.wanted is not None) == opened_by_us_stays
 
     def session_closed(self, session: Session, reason: str) -> None:

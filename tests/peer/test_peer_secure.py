@@ -115,7 +115,7 @@ async def board(members: Fleet, name: str, says: str | None = None) -> AsyncIter
     lines, transport = Lines(), SecureTransport(members.member(name))
     async with asyncio.TaskGroup() as tasks:
         hello = Hello(fabric="lab", peer=says or name, incarnation=1)
-        switchboard = Switchboard(transport, hello, lines, tasks, max_links=9, known=lambda _: True)  # type: ignore[arg-type]
+        switchboard = Switchboard(transport, lambda: hello, lines, tasks, max_links=9, known=lambda _: True)  # type: ignore[arg-type]
         listener = await switchboard.listen("127.0.0.1:0")
         try:
             yield switchboard, lines, listener.address

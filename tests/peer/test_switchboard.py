@@ -59,7 +59,7 @@ async def desk() -> AsyncIterator[tuple[Switchboard, Lines, str]]:
     lines = Lines()
     hello = Hello(fabric="lab", peer="a", incarnation=1)
     async with asyncio.timeout(DEADLINE_S), task_group() as tasks:
-        switchboard = Switchboard(TcpTransport(), hello, lines, tasks, max_links=9, known=lambda _: True)
+        switchboard = Switchboard(TcpTransport(), lambda: hello, lines, tasks, max_links=9, known=lambda _: True)
         listener = await switchboard.listen("127.0.0.1:0")
         try:
             yield switchboard, lines, listener.address

@@ -50,12 +50,14 @@ def _lan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def desk(name: str, host: str = LAN, port: int = 0) -> AsyncIterator[tuple[Switchboard, Lines, str]]:
+async def desk(
+    name: str, host: str = LAN, port: int = 0, *, fabric: str = "lab"
+) -> AsyncIterator[tuple[Switchboard, Lines, str]]:
     lines = Lines()
-    hello = Hello(fabric="lab", peer=name, incarnation=1)
+    hello = Hello(fabric=fabric, peer=name, incarnation=1)
     async with asyncio.timeout(DEADLINE_S), task_group() as tasks:
         switchboard = Switchboard(
-            TcpTransport(), hello, lines, tasks, max_links=9, known=lambda _: True, machine=f"{name}'s"
+            TcpTransport(), lambda: hello, lines, tasks, max_links=9, known=lambda _: True, machine=f"{name}'s"
         )
         listener = await switchboard.listen(f"{host}:{port}")
         try:
@@ -117,8 +119,7 @@ async def test_another_peer_that_answers_is_no_more_of_a_proof(known: bool) -> N
 
 
 async def test_a_peer_of_another_fabric_of_the_same_name_is_another() -> None:
-    async with desk("a") as (a, lines, _), desk("b") as (b, _, address):
-        b.hello = Hello(fabric="attic", peer="b", incarnation=1)
+    async with desk("a") as (a, lines, _), desk("b", fabric="attic") as (_, _, address):
         await a.meet(B, Member(id="b", incarnation=1, addresses=(address,)))
         assert not await refuses(a, lines, nobody(LAN))
 
