@@ -357,7 +357,7 @@ class Views:
         """Go on in a new generation where no quorum of the view can ever be there again, or of what follows it if that
         may have been chosen, and all have been asked."""
         membership, succession, now = self._membership, self._succession, self._place.now
-        answering = self._answering()
+        answering, mine = self._answering(), self._standing()
         left = membership.left(view, now, answering)
         if view.may_go_on(left, settled=membership.settled) and not self._leads_nowhere(view, left):
             self._over_since = float("inf")
@@ -374,6 +374,10 @@ class Views:
         # would be too few without them, were the view settled, may be one side of a partition, and each begin one.
         few = view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True)
         patience = self._limits.anew_s if few else self._limits.silence_s
+        said = (mine, *(standing for peer, standing in succession.standings.items() if peer in there))
+        if view.run and all(each.may_give < 0 for each in said):
+            # Or who does not answer may have the state of the run, and be back: then none of its rounds is lost.
+            patience = self._limits.anew_run_s
         if not there.issuperset(left) and now < self._over_since + patience:
             return False
         if self._place.waking:

@@ -238,6 +238,18 @@ def test_nor_who_is_given_it_once_more() -> None:
     assert views(beat(a, 6.0, b=2, c=0)) != []
 
 
+def test_to_who_is_in_no_view_nobody_is_elsewhere() -> None:
+    x = Machine("x")
+    x.hear(ev.ControlSynced(), 0.0)
+    x.hear(ev.ViewSeen(view(1, "abc")))
+    x.until(1.5)
+    x.hear(ev.LinkUp(PeerId("a"), 1))
+    beat(x, 8.0, a=1)
+    links = x.node.parts.links
+    assert links["a"].member is not None
+    assert "a" not in {peer for peer, _, _ in links.lost(x.now, others=True)}
+
+
 def test_a_head_that_is_not_in_its_view_is_replaced() -> None:
     b = Machine("b").join(view(2, "abc"), up="ac")
     b.others = "c"
