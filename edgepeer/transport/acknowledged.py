@@ -94,6 +94,7 @@ class Acknowledgements:
         went = now if self._began is None or self._behind else max(self._began, now - _WATCHED_S)
         self._began, self._behind = None, bool(unsent or queued)
         before, self._unacked = self._unacked, unacked
+        held_back = unacked == 1 or sent - again - acked <= mss
         # Whether nothing is acknowledged but what was under way at the last look: then all else has gone out since.
         fresh = delivered - self._delivered & 0xFFFFFFFF <= before
         if not unacked or delivered != self._delivered or self._since is None:
@@ -102,7 +103,9 @@ class Acknowledgements:
             self._since, self._delivered, self._flight = now if unacked else None, delivered, None
             self._waits = bool(unacked or unsent or queued)
         elif before == 1 < unacked:
-            self._since = now  # it may be that packet alone that is lost: what has come behind it will tell
+            # It may be that packet alone that is lost: what has come behind it will tell, in a trip. That is not held
+            # back, unless that packet is there, and for no longer than its own acknowledgement.
+            self._since = max(self._since, now - _DELAYED_S) if held_back else now
         else:
             gap = now - looked_at
             unseen = gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
@@ -115,7 +118,6 @@ class Acknowledgements:
             self._flight = went
         since = now if self._since is None else self._since
         trip_s, varies_s = 1e-6 * trip, 4e-6 * variation
-        held_back = unacked == 1 or sent - again - acked <= mss
         within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if held_back else 0.0)
         together = max(2 * trip_s, self._longest) + varies_s
         if self._flight is not None and self._flight + together < since + within:

@@ -207,6 +207,25 @@ def test_a_single_packet_may_be_held_back_and_counts_anew_when_something_goes_be
     assert line.quiet() > 0
 
 
+def test_what_goes_behind_it_is_held_back_no_longer_than_it_is_itself() -> None:
+    """A Decide and then a Ping, to a process that has nothing to say: a cut that swallows both is known in time."""
+    line = Line(Wire(packet_bytes=100))
+    line.send()
+    line.quiet()
+    assert line.quiet() == pytest.approx(LOOK)
+    line.send()
+    assert line.quiet() == pytest.approx(2 * LOOK)  # both may be there, and one acknowledgement be on its way
+    assert line.within() == pytest.approx(0.003 + 0.04)
+    line = Line(Wire(packet_bytes=100))
+    line.send()
+    line.quiet()
+    for _ in range(5):
+        line.quiet()
+    line.send()
+    assert line.quiet() == pytest.approx(0.04)  # it is lost, or the path is: a trip later that is known
+    assert line.within() == pytest.approx(0.003 + 0.04)
+
+
 def test_so_may_several_be_that_would_fit_into_one() -> None:
     """A Have and a Ping behind it, to a process that does not get to read them for a while."""
     line = Line(Wire(trip_us=20_000, packet_bytes=100))
