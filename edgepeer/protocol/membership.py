@@ -162,6 +162,11 @@ class Membership:
         others that is of the past."""
         self._refused = {peer: self._refused.get(peer, now) for peer in peers}
 
+    @property
+    def refusing(self) -> set[PeerId]:
+        """Members whose machines say that nobody listens there."""
+        return {*self._refused}
+
     def excuse(self, seconds: float, now: float) -> None:
         """This peer was stopped for so long, and has tried nobody."""
         self._refused = {peer: min(since + seconds, now) for peer, since in self._refused.items()}

@@ -357,7 +357,7 @@ class Views:
         """Go on in a new generation where no quorum of the view can ever be there again, or of what follows it if that
         may have been chosen, and all have been asked."""
         membership, succession, now = self._membership, self._succession, self._place.now
-        answering, mine = self._answering(), self._standing()
+        answering = self._answering()
         left = membership.left(view, now, answering)
         if view.may_go_on(left, settled=membership.settled) and not self._leads_nowhere(view, left):
             self._over_since = float("inf")
@@ -374,10 +374,8 @@ class Views:
         # would be too few without them, were the view settled, may be one side of a partition, and each begin one.
         few = view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True)
         patience = self._limits.anew_s if few else self._limits.silence_s
-        said = (mine, *(standing for peer, standing in succession.standings.items() if peer in there))
-        if view.run and all(each.may_give < 0 for each in said):
-            # Or who does not answer may have the state of the run, and be back: then none of its rounds is lost.
-            patience = self._limits.anew_run_s
+        if left - there - membership.refusing and self._would_begin_again(view, there):
+            patience = self._limits.anew_run_s  # who does not answer may have the state of the run, and be back
         if not there.issuperset(left) and now < self._over_since + patience:
             return False
         if self._place.waking:
@@ -396,6 +394,14 @@ class Views:
         self._emit(fx.Note("warning", f"most of view {view.epoch} have started anew: generation {first.generation}"))
         self.on_view(first)
         return True
+
+    def _would_begin_again(self, view: View, there: set[PeerId]) -> bool:
+        """Whether these would begin the run of the view anew, which they want, though rounds of it are over: none of
+        them has a state of it."""
+        run, said = self._membership.cares_for, self._succession.standings
+        if run is None or run[0] != view.run or self._first_round() == 1:
+            return False
+        return all(each.may_give < 0 for each in (self._standing(), *(said[peer] for peer in there if peer in said)))
 
     def _leads_nowhere(self, view: View, left: set[PeerId]) -> bool:
         """Whether nothing can follow the view but one that is over for good itself: it may have been chosen, and so

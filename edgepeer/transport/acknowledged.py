@@ -45,7 +45,8 @@ class Acknowledgements:
     """
 
     __slots__ = (
-        "_began", "_behind", "_clock", "_delivered", "_flight", "_longest", "_looked_at", "_since", "_unacked", "_waits"
+        "_began", "_behind", "_clock", "_delivered", "_flight", "_held_s", "_longest", "_looked_at", "_since",
+        "_unacked", "_waits",
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float] = elapsed) -> None:
@@ -63,6 +64,8 @@ class Acknowledgements:
         """From when on nothing has been acknowledged, while something was under way ..."""
         self._flight: float | None = None
         """... of many packets that went out together."""
+        self._held_s = 0.0
+        """How much of the time for which an acknowledgement may be held back was over by then."""
         self._looked_at = 0.0
         self._longest = 0.0
         """How long an acknowledgement has been in coming of late."""
@@ -94,21 +97,21 @@ class Acknowledgements:
         went = now if self._began is None or self._behind else max(self._began, now - _WATCHED_S)
         self._began, self._behind = None, bool(unsent or queued)
         before, self._unacked = self._unacked, unacked
-        held_back = unacked == 1 or sent - again - acked <= mss
+        gap = now - looked_at
+        unseen = gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
         # Whether nothing is acknowledged but what was under way at the last look: then all else has gone out since.
         fresh = delivered - self._delivered & 0xFFFFFFFF <= before
         if not unacked or delivered != self._delivered or self._since is None:
             if self._since is not None:
                 self._longest = max(looked_at - self._since, _FADES * self._longest)
             self._since, self._delivered, self._flight = now if unacked else None, delivered, None
+            self._held_s = 0.0
             self._waits = bool(unacked or unsent or queued)
         elif before == 1 < unacked:
             # It may be that packet alone that is lost: what has come behind it will tell, in a trip. That is not held
             # back, unless that packet is there, and for no longer than its own acknowledgement.
-            self._since = max(self._since, now - _DELAYED_S) if held_back else now
+            self._since, self._held_s = now, min(max(now - self._since - unseen, 0.0), _DELAYED_S)
         else:
-            gap = now - looked_at
-            unseen = gap if gap > _ASLEEP_S else max(gap - _WATCHED_S, 0.0)
             self._since += unseen
             if self._flight is not None:
                 self._flight += unseen
@@ -118,7 +121,9 @@ class Acknowledgements:
             self._flight = went
         since = now if self._since is None else self._since
         trip_s, varies_s = 1e-6 * trip, 4e-6 * variation
-        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + (_DELAYED_S if held_back else 0.0)
+        held_back = unacked == 1 or sent - again - acked <= mss
+        delayed_s = _DELAYED_S - self._held_s if held_back else 0.0
+        within = max(_TRIPS * trip_s, trip_s + self._longest) + varies_s + delayed_s
         together = max(2 * trip_s, self._longest) + varies_s
         if self._flight is not None and self._flight + together < since + within:
             return self._flight, together

@@ -207,22 +207,31 @@ def test_a_single_packet_may_be_held_back_and_counts_anew_when_something_goes_be
     assert line.quiet() > 0
 
 
-def test_what_goes_behind_it_is_held_back_no_longer_than_it_is_itself() -> None:
-    """A Decide and then a Ping, to a process that has nothing to say: a cut that swallows both is known in time."""
+@pytest.mark.parametrize(("looks", "left_s"), [(0, 0.02), (1, 0.0), (6, 0.0)])
+def test_what_goes_behind_it_is_held_back_no_longer_than_it_is_itself(looks: int, left_s: float) -> None:
+    """A Decide and then a Ping, to a process that has nothing to say: a cut that swallows both is known in time. Both
+    may be there, and one acknowledgement be on its way; or the first is lost, or the path is: a trip later that is
+    known."""
     line = Line(Wire(packet_bytes=100))
     line.send()
-    line.quiet()
-    assert line.quiet() == pytest.approx(LOOK)
-    line.send()
-    assert line.quiet() == pytest.approx(2 * LOOK)  # both may be there, and one acknowledgement be on its way
-    assert line.within() == pytest.approx(0.003 + 0.04)
-    line = Line(Wire(packet_bytes=100))
-    line.send()
-    line.quiet()
-    for _ in range(5):
+    for _ in range(looks + 1):
         line.quiet()
     line.send()
-    assert line.quiet() == pytest.approx(0.04)  # it is lost, or the path is: a trip later that is known
+    assert line.quiet() == 0
+    assert line.within() == pytest.approx(0.003 + left_s)
+    line.deliver(2)
+    assert line.look() is None
+    line.send()
+    line.quiet()
+    assert line.within() <= 0.001 + LOOK + 0.04  # that it was lost says nothing of how long acknowledgements take
+
+
+def test_a_machine_that_was_stopped_has_not_held_it_back_meanwhile() -> None:
+    line = Line(Wire(packet_bytes=100))
+    line.send()
+    line.quiet()
+    line.send()
+    assert line.quiet(0.5) == 0
     assert line.within() == pytest.approx(0.003 + 0.04)
 
 
