@@ -222,6 +222,13 @@ def test_who_is_not_linked_as_a_round_is_given_up_hears_of_it_later(
     assert post.finish(1) is not None
 
 
+@pytest.mark.parametrize("protocol", EQUAL)
+def test_who_is_alone_tells_nobody_that_a_round_is_given_up(protocol: ProtocolName) -> None:
+    post = Post(1, protocol=protocol)
+    post.machines[0].allreduce._abort("timeout", "nobody else is there")
+    assert not post.machines[0].allreduce._held
+
+
 @pytest.mark.parametrize("timeout_s", [0.5, 1.0])
 def test_the_static_tree_pays_a_timeout_up_and_one_down_over_connections_too(timeout_s: float) -> None:
     world = World(
