@@ -246,10 +246,8 @@ class Collective:
         number = self.committed + 1 if number is None else number
         self._take_back("a round was given up while it was being sent")
         self._end(number)
-        others = [
-            peer for peer in self.neighbours(view) if peer != self.me
-        ]  # who is alone in a ring stands beside itself
-        for peer in others if self._together else ():
+        # Who is alone in a ring stands beside itself.
+        for peer in sorted({*self.neighbours(view)} - {self.me}) if self._together else ():
             self.send(peer, Abort(epoch=view.stamp, round=number, cause=cause, reason=reason[:250], over=True))
         aborted = fx.RoundAborted(self.run, number, cause, reason, mine)
         self._emit(aborted)

@@ -559,7 +559,7 @@ class Links:
                 yield peer, "it has started anew", link.life_at
             elif now - link.alive_at >= limits.silence_s:
                 yield peer, f"nothing heard on any path for {limits.silence_s:g} s", link.alive_at + limits.silence_s
-            elif now >= link.elsewhere_since + limits.silence_s:
+            elif not others and now >= link.elsewhere_since + limits.silence_s:
                 why = f"it has got this view, and not been in it for {limits.silence_s:g} s"
                 yield peer, why, link.elsewhere_since + limits.silence_s
             elif not link.up and (link.refused or link.cleared) and now - link.down_since >= limits.refused_s:

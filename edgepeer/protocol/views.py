@@ -585,7 +585,7 @@ class Views:
         self._shaping.enter(None, self._place.now)
         self._outside.enter(view or before, self._place.now)
         self._rolls.call_by(self._place.now)
-        # Also of who leaves before it was let in: or it still is, as it is announced, or as is decided already.
+        # Also where it leaves before it was let in, or others have yet to decide without it: to them it would live.
         self._begin_life()
         self._wiring.wrap()
         self._links.want((), self._place.now)

@@ -407,8 +407,7 @@ class Vitals:
         before = link.orphan, link.level, self._membership.settled, self._succession.highest
         self._links.on_ping(peer, ping, now)
         current = view is not None and ping.epoch == view.stamp
-        if view is not None:
-            link.names(current=current, echo=ping.echo, now=now)
+        link.names(current=current, echo=ping.echo, now=now)
         if not current:
             # Whom it reaches, it says by positions of that view: here they name nobody, and take back nothing.
             link.forget_standing()
