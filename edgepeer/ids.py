@@ -16,6 +16,7 @@ from typing import Annotated, NewType
 import msgspec
 
 from edgepeer.errors import ConfigError, PeerError
+from edgepeer.given import open_regular
 from edgepeer.processes import os_reason
 from edgepeer.readable import readable
 
@@ -126,10 +127,13 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     path = state_dir / "identity"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        fields = path.read_text().split() if path.exists() else []
+        fields = _read(path).split() if path.exists() else []
         if fields:
             if not _NAME.match(fields[0]):
-                raise ValueError(f"{path} does not begin with a peer id")
+                raise ValueError(
+                    f"{path} is damaged, and does not begin with a peer id: write the peer's id and 0 into it; or "
+                    "delete it, and the device is a new peer"
+                )
             kept = PeerId(fields[0])
             try:
                 starts, last = int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
@@ -177,10 +181,15 @@ def _kept_generation(path: Path) -> Generation | None:
     if not path.exists():
         return None
     try:
-        counter, founders, nonce = map(int, path.read_text().split())
+        counter, founders, nonce = map(int, _read(path).split())
         return msgspec.convert((counter, founders, nonce), Generation)
     except ValueError as error:  # msgspec's are, too
         raise ValueError(f"{path} is damaged ({error}): delete it") from None
+
+
+def _read(path: Path) -> str:
+    with open_regular(path) as file:
+        return file.read().decode(errors="replace")
 
 
 def _write_atomically(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import sys
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
+from edgepeer.cli.written import go_on_unread
 from edgepeer.settings import EmulateSettings
 
 __all__ = ["VERB", "command"]
@@ -28,6 +29,7 @@ def run(settings: EmulateSettings) -> int:
     sys.path.insert(0, "")
     if settings.report is not None:
         prepare_report(settings.report)
+    go_on_unread(save=settings.save, report=settings.report)
     with open_display() as display:
         result = run_async(emulate(settings, display.update, saver), leave=display.leave)
     return conclude(result, display, report=settings.report, saver=saver)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
+from edgepeer.cli.written import go_on_unread, is_unread
 from edgepeer.following.jobs import make_job, nodes_of
 from edgepeer.settings import TrainSettings
 
@@ -67,11 +68,12 @@ def run(settings: TrainSettings) -> int:
 
     wait_for = settings.peers or nodes_of(settings) or 1
     progress = JobProgress(make_job(settings, wait_for=wait_for), broker=str(broker))
+    go_on_unread(save=settings.save, report=settings.report)
     try:
         with open_display() as display:
             result = run_async(follow(display.update), leave=display.leave)
-    except KeyboardInterrupt:
-        if progress.published:
+    except BaseException as error:
+        if progress.published and (isinstance(error, KeyboardInterrupt) or is_unread()):
             print(
                 f"edgepeer: job {progress.job.id} goes on without this terminal; edgepeer status shows it, "
                 "edgepeer train --withdraw ends it",

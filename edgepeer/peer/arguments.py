@@ -45,7 +45,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     broker: Annotated[str, _must_be("text, such as mqtt://127.0.0.1", secret=True)]
     fabric: Annotated[str, _must_be("text")]
     peer_id: Annotated[str | None, _must_be("text, or None")]
-    state_dir: Annotated[Path | None, _must_be("a path, or None")]
+    state_dir: Annotated[Path | None, _must_be("a path that is not empty, or None")]
     listen: Annotated[str, _must_be("text, such as 127.0.0.1:0")]
     insecure: Annotated[bool, _YES_OR_NO]
     advertise: Annotated[Sequence[str], _must_be("a list of addresses, such as ['192.168.1.10:7700']")]
@@ -89,6 +89,8 @@ def _of_kind(kind: type, value: object) -> object:
     """For msgspec, which looks itself whether that is of a kind that it does not know."""
     if kind is not Path or not isinstance(value, (str, Path)):
         return value
+    if not str(value):
+        raise ValueError("an empty path is no directory")  # Path would take it for the current one
     try:
         return Path(value).expanduser()  # as in settings
     except RuntimeError as error:

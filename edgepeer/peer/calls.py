@@ -23,11 +23,13 @@ from edgepeer.peer.outcome import (
     FloatArray,
     Outcome,
     Shapes,
+    as_number,
     check_precision,
     check_weight,
     flatten,
     of_another_kind,
 )
+from edgepeer.printable import printable
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
@@ -99,12 +101,12 @@ class Calls:
         """See `Peer.allreduce`."""
         vector, shapes = flatten(value)
         check_precision(precision, vector)
-        check_weight(weight, vector.dtype)
+        weight = check_weight(weight, vector.dtype)
         began = time.monotonic()
         with await self._call(timeout) as waiting:
             if (missed := self._next_missed()) is not None:
                 return _outcome(missed, began, shapes, vector.dtype)
-            self._driver.dispatch(ev.Contribute(vector, float(weight), precision))
+            self._driver.dispatch(ev.Contribute(vector, weight, precision))
             if waiting.done():
                 # Nobody else is in. So that others can come, who calls on and on gives them turns.
                 await asyncio.sleep(0)
@@ -168,12 +170,9 @@ class Calls:
             raise
 
     def _begin(self, timeout: float) -> _Call:
-        try:
-            seconds = float(timeout) if 0 < timeout < math.inf else 0.0
-        except OverflowError:
-            seconds = 0.0
-        if not seconds:
-            raise ValueError(f"timeout = {timeout}: must be a positive number of seconds")
+        seconds = as_number(timeout)
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"timeout = {printable(repr(timeout))}: must be a positive number of seconds")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
                 "another allreduce of this peer has not ended, or was cancelled in mid-round: "

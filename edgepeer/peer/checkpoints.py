@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from edgepeer.errors import ConfigError, JobError, WireError
+from edgepeer.given import open_regular
 from edgepeer.topology.view import View
 from edgepeer.training.checkpoint import (
     Checkpoint,
@@ -230,7 +231,8 @@ class Checkpoints:
             return {}
         path = self.directory / "over.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=dict[str, Ending])
+            with open_regular(path) as file:
+                return msgspec.json.decode(file.read(), type=dict[str, Ending])
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:  # no JSON, or no text

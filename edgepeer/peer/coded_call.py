@@ -110,7 +110,7 @@ class CodedCall:
     @np.errstate(all="ignore")  # as in a plain round
     def _pack(self, value: Arrays, weight: float, blocks: int) -> FloatVector:
         flat, shapes = flatten(value)
-        check_weight(weight, flat.dtype)
+        weight = check_weight(weight, flat.dtype)
         if self._shapes is not None and (self._shapes, self._dtype) != (shapes, flat.dtype):
             raise ContributionMismatch("the gradients of two chunks differ in shape or type")
         self._shapes, self._size, self._dtype = shapes, flat.size, flat.dtype

@@ -20,10 +20,10 @@ from edgepeer.topology.view import View
 from edgepeer.training.batches import Batches
 from edgepeer.training.build import make_trainer
 from edgepeer.training.code_choice import choose_scheme
-from edgepeer.training.datasets import Dataset, load_dataset
+from edgepeer.training.datasets import Dataset, check_alike, load_dataset
 from edgepeer.training.job import Job
 from edgepeer.training.precision_choice import check_precision
-from edgepeer.training.state import name_of_state, pack_run_state, parameter_digest, unpack_run_state
+from edgepeer.training.state import name_of_state, pack_run_state, parameter_digest, read_data, unpack_run_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
 
 __all__ = ["JobRun"]
@@ -39,6 +39,8 @@ class JobRun(Run):
         self._trainer: Trainer | None = None
         self._test: Dataset | None = None
         """What is held out."""
+        self._data = ""
+        """What all that share their data must have; empty where it is this device's own."""
         self._computing: Computing | None = None
         self._kept = 0
         """The round of the newest checkpoint that is here of this run; 0: there is none."""
@@ -56,6 +58,7 @@ class JobRun(Run):
 
         def build() -> tuple[Trainer, Dataset, Batches]:
             data = load()
+            self._data = "" if data.local else data.summary()
             kind = job.trainer if settings.trainer == "auto" else settings.trainer
             fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
             memory = None if settings.memory is None else settings.memory << 20
@@ -77,11 +80,12 @@ class JobRun(Run):
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)
+        check_alike(self._settings.dataset or self._job.dataset, self._data, read_data(own))
         self._require_trainer().load_state(own)
         self._diverged, self._kept = diverged, 0
 
     def _pack(self) -> bytes:
-        return pack_run_state(self._diverged, self._require_trainer().state())
+        return pack_run_state(self._diverged, self._require_trainer().state(data=self._data))
 
     def _give_part(self, peer: PeerId, name: str) -> None:
         """Somebody who can be no peer, an operator of the fleet, saves the model, now that it is trained."""

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from edgepeer.errors import WireError
+from edgepeer.given import open_regular
 from edgepeer.readable import readable
 from edgepeer.topology.view import View
 from edgepeer.wire.documents import DOCUMENT_LIMIT_BYTES, pack, unpack
@@ -46,7 +47,7 @@ class LastView:
         if self._path is None:
             return None
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 kept = unpack(file.read(DOCUMENT_LIMIT_BYTES + 1), _Kept)
         except (OSError, WireError):
             return None

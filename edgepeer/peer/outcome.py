@@ -20,6 +20,7 @@ from edgepeer.errors import (
     RoundTimeout,
 )
 from edgepeer.ids import PeerId
+from edgepeer.printable import printable
 from edgepeer.protocol.effects import Phases, RoundCommitted
 from edgepeer.protocol.events import FloatVector
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
@@ -31,6 +32,7 @@ __all__ = [
     "FloatArray",
     "Outcome",
     "Shapes",
+    "as_number",
     "check_precision",
     "check_weight",
     "flatten",
@@ -122,16 +124,27 @@ def _plain(array: FloatArray) -> FloatArray:
     return np.asarray(array)
 
 
-def check_weight(weight: float, dtype: np.dtype[Any]) -> None:
-    """Refuse what is no weight, or none that vectors of that type can have.
+def check_weight(weight: float, dtype: np.dtype[Any]) -> float:
+    """The weight, unless it is none, or none that vectors of that type can have.
 
     Raises:
         ValueError: which, and why.
     """
-    if not 0 <= weight <= _HEAVIEST[dtype]:
-        raise ValueError(f"weight = {weight}: must be finite and not negative, as a {dtype}")
-    if 0 < weight < _LIGHTEST[dtype]:
+    # Not as NumPy compares it: a limit that the weight's type can't hold would be infinite, and such a weight allowed.
+    number = as_number(weight)
+    if not 0 <= number <= _HEAVIEST[dtype]:
+        raise ValueError(f"weight = {printable(repr(weight))}: must be finite and not negative, as a {dtype}")
+    if 0 < number < _LIGHTEST[dtype]:
         raise ValueError(f"weight = {weight}: is 0 as a {dtype}")
+    return number
+
+
+def as_number(value: object) -> float:
+    """What a program has given as a number, of whatever type; NaN if it is none, or too large."""
+    try:
+        return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def check_precision(precision: str, vector: FloatVector) -> None:

@@ -103,7 +103,8 @@ class Run(ABC):
 
     @abstractmethod
     def _load(self, state: memoryview) -> None:
-        """Go on from a neighbour's. In the worker's thread. Raises WireError: it is none of this job."""
+        """Go on from a neighbour's. In the worker's thread. Raises WireError: it is none of this job; DataError: it is
+        of other data."""
 
     @abstractmethod
     def _restore(self) -> Restored | None:

@@ -98,6 +98,7 @@ class SplitRun(Run):
             check_room(job, network, split, memory=None if settings.memory is None else settings.memory << 20)
             batches = batches_of(data, job)
             self._shard = _shard_of(data, job)
+            summary = data.summary()
 
             def make(saved: Sequence[tuple[int, bytes]]) -> Program:
                 return Program(
@@ -113,6 +114,7 @@ class SplitRun(Run):
                     scrub_every=job.scrub_every,
                     injector=injector,
                     saved=saved,
+                    of_data=summary,
                 )
 
             self._make = make

@@ -23,6 +23,7 @@ import msgspec
 import xxhash
 
 from edgepeer.errors import VersionError, WireError
+from edgepeer.given import open_regular
 from edgepeer.ids import Generation, Lineage
 from edgepeer.readable import readable
 from edgepeer.training.job import Job
@@ -117,7 +118,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         VersionError: it is of another version than this build reads.
         WireError: it is damaged, cut short, or no checkpoint at all.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         prefix, encoded, header = _read_header(path, file)
         size = os.fstat(file.fileno()).st_size
         if size != len(prefix) + len(encoded) + header.state_bytes + _DIGEST_BYTES:
@@ -140,7 +141,7 @@ def peek_checkpoint(path: Path) -> Checkpoint:
         VersionError: it is of another version than this build reads.
         WireError: it is damaged, cut short, or no checkpoint at all, as far as that shows.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = _read_header(path, file)[-1]
     return _checkpoint(header, b"")
 

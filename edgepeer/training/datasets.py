@@ -3,13 +3,15 @@
 Whatever the source, what comes out is checked once: float32 samples that are all finite; labels, which are whole
 numbers from 0 on, or finite numbers to be put out; as many of one as of the other; and at least one sample to train
 and one to test on.
-The same name and files give the same samples in the same order on every device.
+The same name and files give the same samples in the same order on every device. That the files are the same is not
+believed: see `check_alike`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import math
 import socket
 import sys
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from edgepeer.errors import DataError, ModelError
@@ -25,7 +28,7 @@ from edgepeer.training.naming import parse_dataset
 from edgepeer.training.npz import read_npz
 from edgepeer.training.seeded import permutation
 
-__all__ = ["MAX_CLASSES", "Dataset", "load_dataset"]
+__all__ = ["MAX_CLASSES", "Dataset", "check_alike", "load_dataset"]
 
 MAX_CLASSES: Final = 65_536
 _DOWNLOAD_TIMEOUT: Final = 5.0  # seconds without a byte
@@ -58,9 +61,35 @@ class Dataset:
         """The shape of one sample."""
         return self.x_train.shape[1:]
 
+    def summary(self) -> str:
+        """How many samples, of what, and a digest of them all: equal only where all is the same, in the same order."""
+        digest = xxhash.xxh3_64()
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            digest.update(f"{little.dtype.str} {little.shape} {self.classes}".encode())
+            digest.update(little.reshape(-1).view(np.uint8).data)
+        values = math.prod(self.input_shape)
+        return f"{len(self.x_train)} + {len(self.x_test)} samples of {values} numbers, digest {digest.hexdigest()}"
+
     def without_training(self) -> Dataset:
         """The same without any training sample: what it held is free, once nobody else holds it."""
         return replace(self, x_train=self.x_train[:0].copy(), y_train=self.y_train[:0].copy())
+
+
+def check_alike(name: str, own: str, theirs: str) -> None:
+    """Refuse data that are shared out over the peers, and are not what the others have.
+
+    Args:
+        own, theirs: what `Dataset.summary` says; nothing is known of an empty one.
+
+    Raises:
+        DataError: so it is.
+    """
+    if own and theirs and own != theirs:
+        raise DataError(
+            f"dataset {name}: is not the same here ({own}) as where the run's state comes from ({theirs}): copy one "
+            "file to all devices; or call it local:PATH, if each device has data of its own"
+        )
 
 
 def load_dataset(name: str, *, data_dir: Path | None = None) -> Dataset:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import DataError
+from edgepeer.given import open_regular
 
 __all__ = ["IDX_LIMIT_BYTES", "read_idx"]
 
@@ -36,7 +37,7 @@ def read_idx(path: Path, *, dimensions: int, limit: int = IDX_LIMIT_BYTES) -> ND
             than `limit` bytes unpacked.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             packed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
             if not packed:

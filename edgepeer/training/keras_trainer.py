@@ -151,10 +151,10 @@ class KerasTrainer:
         except Exception as error:
             raise ModelError(f"model {self._name}: Keras can't save it: {first_line(error)}") from error
 
-    def state(self) -> bytes:
+    def state(self, *, data: str = "") -> bytes:
         """All variables of model and optimizer, with step counter, learning rate and random states."""
         arrays = {name: variable.numpy() for name, variable in self._all_variables().items()}
-        return pack_state("keras", arrays, form=self.form)
+        return pack_state("keras", arrays, form=self.form, data=data)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from; on WireError this one is left as it was."""

@@ -159,9 +159,9 @@ class NumpyTrainer:
         numbers = 1 if form.loss == "crossentropy" else form.outputs
         return Evaluation.of((loss, first, second), len(inputs), numbers, classifying=form.classifying)
 
-    def state(self) -> bytes:
+    def state(self, *, data: str = "") -> bytes:
         """Parameters, optimizer state and step counter."""
-        return pack_state(self._kind, self._arrays(), form=self.form)
+        return pack_state(self._kind, self._arrays(), form=self.form, data=data)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from; on WireError this one is left as it was."""

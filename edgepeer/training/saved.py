@@ -65,6 +65,9 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
         if not os.access(path.parent, os.W_OK | os.X_OK) or (path.exists() and not path.is_file()):
             problem = "can't write there" if path.parent.is_dir() else f"there is no directory {path.parent}"
             raise ConfigError(f"{what} = {path}: {problem}")
+        probe = path.with_name(f".{path.stem}.never-used{path.suffix}")  # no shorter than what is written first
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+        probe.unlink(missing_ok=True)
     except OSError as error:  # below what can't be looked into, or too long a name
         raise ConfigError(f"{what} = {path}: can't write there: {os_reason(error)}") from None
 

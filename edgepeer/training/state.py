@@ -30,6 +30,7 @@ __all__ = [
     "pack_state",
     "parameter_digest",
     "read_about",
+    "read_data",
     "unpack_run_state",
     "unpack_state",
 ]
@@ -72,10 +73,12 @@ class _StateHeader(msgspec.Struct, frozen=True):
     arrays: dict[str, ArraySpec]
     form: Form | None = None
     """For who builds the model to put the arrays into. States of former builds don't say."""
+    data: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """What it is trained on, as `Dataset.summary` says it; empty: on each device's own, or a former build's."""
 
 
-def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None) -> bytes:
-    """The arrays, in their order, as bytes. `kind` names who can read them.
+def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None, data: str = "") -> bytes:
+    """The arrays, in their order, as bytes. `kind` names who can read them; `data`: see `read_data`.
 
     Raises:
         ValueError: an array has a dtype that a state can't carry.
@@ -84,7 +87,9 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
         if array.dtype.name not in _DTYPES:
             raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
     header = msgspec.msgpack.encode(
-        _StateHeader(kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form)
+        _StateHeader(
+            kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form, data
+        )
     )
     if len(header) > _HEADER_LIMIT_BYTES:
         raise ValueError(f"a state can't carry {len(arrays)} arrays: its header has {len(header)} bytes")
@@ -132,6 +137,15 @@ def read_about(blob: bytes | bytearray | memoryview) -> tuple[str, Form]:
     if header.form is None:
         raise WireError("the state does not say what its model takes and puts out: it is of an older build")
     return header.kind, header.form
+
+
+def read_data(blob: bytes | bytearray | memoryview) -> str:
+    """What a state's parameters are trained on, as `Dataset.summary` says it; empty where the state does not say.
+
+    Raises:
+        VersionError, WireError: as `unpack_state`.
+    """
+    return _open(blob)[0].data
 
 
 def _open(blob: bytes | bytearray | memoryview) -> tuple[_StateHeader, memoryview, int]:

@@ -82,8 +82,9 @@ class Trainer(Protocol):
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> Evaluation:
         """Loss and what else says how good it is, without dropout."""
 
-    def state(self) -> bytes:
-        """Parameters, optimizer state and step counters, for another replica's `load_state`."""
+    def state(self, *, data: str = "") -> bytes:
+        """Parameters, optimizer state and step counters, for another replica's `load_state`. `data`: what it is trained
+        on, for `state.read_data`."""
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from. Raises WireError if it does not fit this model."""

@@ -18,6 +18,7 @@ from edgepeer.cli import broker, emulate, peer, status, train
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError, FabricError, JobError, ProtocolBug
 from edgepeer.settings import PeerSettings, StatusSettings, settings_of
+from edgepeer.training.saved import load_npz
 
 VERBS = (broker.VERB, peer.VERB, train.VERB, emulate.VERB, status.VERB)
 DEADLINE_S = 200
@@ -177,6 +178,33 @@ def test_a_reader_that_is_gone() -> None:
         os.close(writing)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_reader_that_goes_in_the_middle_of_a_job(
+    saves: bool, running_broker: tuple[subprocess.Popen[str], str], tmp_path: Path
+) -> None:
+    """Who only follows ends, and says that the job goes on; who is to save the model does so."""
+    _, address = running_broker
+    model = tmp_path / "model.npz"
+    options = ["--broker", address, "--trainer", "numpy", "--rounds", "40", *(["--save", str(model)] if saves else [])]
+    following = start("train", *options)
+    assert following.stdout is not None
+    assert following.stderr is not None
+    assert following.stdout.readline().startswith("job ")
+    following.stdout.close()
+    device = start("peer", "--broker", address, "--trainer", "numpy")
+    try:
+        assert following.wait(DEADLINE_S) == (0 if saves else 1)
+        said = following.stderr.read()
+        if saves:
+            assert said == "edgepeer: nobody reads standard output any more: goes on, to save the model\n"
+            assert load_npz(model).loss == "crossentropy"
+        else:
+            assert re.fullmatch(r"edgepeer: job \w+ goes on without this terminal; .*\n", said)
+    finally:
+        device.terminate()
+        device.communicate(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("verb", ["status", "train"])

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import edgepeer.cli
+import edgepeer.cli.group
 from edgepeer.cli.signals import run
 from edgepeer.following.display import LiveDisplay
 
@@ -62,7 +63,7 @@ def test_ctrl_c_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, capsys
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(edgepeer.cli, "import_module", interrupted)
+    monkeypatch.setattr(edgepeer.cli.group, "import_module", interrupted)
     monkeypatch.setattr("sys.argv", ["edgepeer", "status"])
     with pytest.raises(SystemExit) as ended:
         edgepeer.cli.main()

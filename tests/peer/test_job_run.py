@@ -33,9 +33,10 @@ from edgepeer.protocol import effects as fx
 from edgepeer.settings import PeerSettings
 from edgepeer.topology.view import Member, View
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
+from edgepeer.training.datasets import load_dataset
 from edgepeer.training.job import Job, new_job
 from edgepeer.training.numpy_trainer import NumpyTrainer
-from edgepeer.training.state import pack_run_state, parameter_digest, unpack_run_state
+from edgepeer.training.state import pack_run_state, parameter_digest, read_data, unpack_run_state
 from edgepeer.transport.base import Traffic
 
 VIEW = View(
@@ -255,6 +256,26 @@ async def test_what_a_round_of_a_state_that_is_given_up_says_of_the_loss_counts_
         await fleet.peer.outcomes.put(outcome(2, fleet.mean(loss=math.inf)))
         await fleet.round(4, fleet.mean())
         assert not any(report.state == "done" for report in fleet.peer.reports)
+
+
+@pytest.mark.parametrize("theirs", ["the same", "", "other"])
+async def test_whose_data_are_not_what_the_others_train_on_fails(theirs: str, tmp_path: Path) -> None:
+    """What all give says what it is of; of a former build's state nothing is known."""
+    async with running(tmp_path) as fleet:
+        await fleet.round(1, fleet.mean())
+        fleet.peer.keeper.state_wanted("p1", "j1", 1)
+        await until(lambda: bool(fleet.peer.given))
+        said = read_data(unpack_run_state(memoryview(fleet.peer.given[0][1]))[1])
+        assert said == load_dataset(fleet.job.dataset).summary()
+        assert said.startswith("48 + 12 samples of 4 numbers, digest ")
+        data = {"the same": said, "": "", "other": said.replace("48", "47")}[theirs]
+        fleet.peer.replace(3, pack_run_state(0, fleet.model.state(data=data)))
+        if theirs != "other":
+            await until(lambda: fleet.peer.committed == 3)
+            return
+        failed = await fleet.report("failed")
+        assert failed.error.startswith(f"dataset {fleet.job.dataset}: is not the same here ({said}) as where the run's")
+        assert fleet.peer.committed == -1
 
 
 async def test_a_gradient_of_a_state_that_has_been_replaced_is_not_brought(tmp_path: Path) -> None:

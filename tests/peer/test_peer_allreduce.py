@@ -14,6 +14,7 @@ from peer_fleet import DEADLINE_S, all_reduce, fleet, peer_at
 from edgepeer import Peer
 from edgepeer.errors import NotReady, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.peer.outcome import check_weight
 
 
 async def test_the_example_of_the_readme(broker: EmbeddedBroker, both_loops: None) -> None:
@@ -205,10 +206,23 @@ async def test_weights_of_nothing(broker: EmbeddedBroker) -> None:
             assert outcome.weight == 0
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-async def test_bad_weights(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"weight = .*: must be finite and not negative"):
-        await Peer().allreduce(np.ones(2), weight=weight)
+@pytest.mark.parametrize(
+    "weight",
+    [
+        *(-1.0, float("nan"), float("inf"), 10**400, np.float16("inf"), np.float32("inf"), np.float64("nan")),
+        *("1", None, [1.0], np.ones(2)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+async def test_bad_weights(weight: Any, dtype: Any) -> None:
+    with pytest.raises(ValueError, match=r"weight = .*: must be finite and not negative, as a float"):
+        await Peer().allreduce(np.ones(2, dtype), weight=weight)
+
+
+@pytest.mark.parametrize("weight", [2, 2.0, np.float16(2), np.float32(2), np.int8(2), True + 1])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_weights_of_any_type(weight: Any, dtype: str) -> None:
+    assert check_weight(weight, np.dtype(dtype)) == 2.0
 
 
 @pytest.mark.parametrize(

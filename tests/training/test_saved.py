@@ -48,6 +48,23 @@ def save(path: Path, job: Job, trainer: Trainer) -> Path:
     return path
 
 
+def test_what_saving_takes_is_tried_before(tmp_path: Path) -> None:
+    """Whatever the check lets through can be written; nothing of it stays."""
+    for length in range(236, 258):
+        path = tmp_path / f"{'y' * (length - 4)}.npz"
+        if length > 243:  # 255 is the most
+            with pytest.raises(ConfigError, match="file name too long"):
+                check_target("save", path, model="mlp", described=False)
+        else:
+            check_target("save", path, model="mlp", described=False)
+            job = new_job(model="mlp", trainer="numpy")
+            save(path, job, make_trainer(job, data("crossentropy")))
+            path.unlink()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match=r"save = /proc/model\.npz: can't write there: "):
+        check_target("save", Path("/proc/model.npz"), model="mlp", described=False)
+
+
 @pytest.mark.parametrize("loss", KINDS)
 @pytest.mark.parametrize("kind", ["numpy", "keras"])
 def test_both_formats_predict_what_the_trainer_does(keras: Any, loss: str, kind: str, tmp_path: Path) -> None:

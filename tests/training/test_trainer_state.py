@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepeer.errors import VersionError, WireError
-from edgepeer.training.state import ArraySpec, pack_state, parameter_digest, unpack_state
+from edgepeer.training.state import ArraySpec, pack_state, parameter_digest, read_data, unpack_state
 
 ARRAYS: dict[str, np.ndarray] = {
     "weights": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -73,6 +73,13 @@ def test_what_does_not_fit_is_refused(blob: bytes, reason: str) -> None:
     expected = {"a": ArraySpec((2,), "float32"), "b": ArraySpec((), "int8")}
     with pytest.raises(WireError, match=reason):
         unpack_state(blob, "test", expected)
+
+
+def test_what_it_is_trained_on() -> None:
+    assert read_data(pack_state("test", ARRAYS, data="80 + 20 samples")) == "80 + 20 samples"
+    assert read_data(GOOD) == ""
+    with pytest.raises(WireError, match="damaged"):
+        read_data(GOOD[:-1])
 
 
 def test_another_version_is_named() -> None:

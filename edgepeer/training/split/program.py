@@ -51,6 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ConfigError, OutOfStep, Undecodable, WireError
+from edgepeer.training.datasets import check_alike
 from edgepeer.training.split.cell import Cell, stores
 from edgepeer.training.split.common import Common
 from edgepeer.training.split.counts import Counts
@@ -99,6 +100,7 @@ class Program:
         patience: so many restores without a checkpoint in between that was looked at, and it gives up.
         injector: makes soft errors.
         saved: node and bytes of checkpoints from a former life (`saved`), newest first.
+        of_data: what `Dataset.summary` says of the data.
 
     Raises:
         ConfigError: the network can't be divided so, or a number is negative.
@@ -119,6 +121,7 @@ class Program:
         patience: int = 100,
         injector: ErrorInjector | None = None,
         saved: Sequence[tuple[int, bytes]] = (),
+        of_data: str = "",
     ) -> None:
         if min(iterations, evaluate_every, checkpoint_every, scrub_every, patience) < 0:
             raise ConfigError(
@@ -134,7 +137,7 @@ class Program:
         self._data, self._test = data, test
         self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
         self._patience = patience
-        self._common = Common(holders=[""] * split.nodes)
+        self._common = Common(holders=[""] * split.nodes, data=of_data)
         self._agenda: deque[Phase] = deque([Muster()])
         claims = [self._claimed(*each) for each in saved]
         self._saved = claims[0] if claims else None
@@ -656,10 +659,12 @@ class Program:
 
         Raises:
             WireError: it is not such a state, or not of this network. Nothing has changed then.
+            DataError: it is of other data; the same.
         """
         if state == self.state():
             return
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
+        check_alike("of the split job", self._common.data, common.data)
         passing = self._passing_of(common, arrays)
         if self.cell is not None:
             self.injector.given_up(self.cell.node)
