@@ -152,6 +152,9 @@ class Succession:
         self._void = -1
         """... and the last that it has given up, of those in which it was free to propose anything: nothing was chosen
         in it, as nobody else counts, nor in a lower one, or it would not have been free."""
+        self.again: View | None = None
+        """What this peer was bound to when it last proposed anything, since it may have been chosen: then nobody can
+        propose anything else. None: it was free, or has accepted something else since."""
         self.asked = 0
         """How often this peer has asked the others, without a pause ..."""
         self.begun = self.number
@@ -272,6 +275,8 @@ class Succession:
         if frame.ballot >= self.promised and fits:
             self._give_up()
             self.promised, self.accepted = frame.ballot, (frame.ballot, proposal)
+            if proposal != self.again:
+                self.again = None
         self._answer(peer, frame, mine, document=False)
 
     def _answer(self, peer: PeerId, asked: Poll | Propose, mine: Standing, *, document: bool) -> None:
@@ -431,6 +436,7 @@ class Succession:
             before = self.bound
             campaign.again = before is not None
             campaign.proposal = before if before is not None else wanted
+            self.again = before
             if campaign.proposal is None:
                 return
         mine_too = _same_life(view, campaign.proposal, self._me) or (campaign.again and is_spare(campaign.proposal))
@@ -507,12 +513,6 @@ class Succession:
             return None
         _, before = max(campaign.promises.values(), key=lambda made: made[0], default=(-1, None))
         return before
-
-    @property
-    def again(self) -> View | None:
-        """What this peer proposes since it may have been chosen: nobody can propose anything else."""
-        campaign = self._campaign
-        return campaign.proposal if campaign is not None and campaign.again else None
 
     @property
     def patient(self) -> bool:

@@ -6,6 +6,8 @@ import asyncio
 import io
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -15,6 +17,7 @@ import edgepeer.cli.group
 from edgepeer.cli.signals import run
 from edgepeer.following.display import LiveDisplay
 
+DEADLINE_S = 60
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -69,3 +72,22 @@ def test_ctrl_c_while_a_verb_is_imported(monkeypatch: pytest.MonkeyPatch, capsys
         edgepeer.cli.main()
     assert ended.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("verb", "number"), [("peer", signal.SIGUSR1), ("status", signal.SIGINT)])
+def test_what_is_signalled_while_the_command_line_is_imported(verb: str, number: signal.Signals) -> None:
+    """Whoever asks a peer how it stands does not end it; Ctrl-C ends what has not begun, without a word."""
+    code = (
+        "import os, sys, signal; import edgepeer.cli; real = __import__\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'edgepeer.cli.group': os.kill(os.getpid(), signal.Signals(int(sys.argv.pop())))\n"
+        "sys.meta_path.insert(0, Finder()); edgepeer.cli.main()"
+    )
+    arguments = [sys.executable, "-c", code, verb, "--broker", "mqtt://127.0.0.1:1", str(int(number))]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if number == signal.SIGINT:
+        assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    else:
+        assert done.returncode == 1
+        assert "connection refused" in done.stderr
