@@ -75,8 +75,8 @@ class Common(msgspec.Struct, kw_only=True):
     """As it was when the state was made."""
     digest: Digest = ABSENT
     arrays: dict[str, _Array] = {}
-    data: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    """What it is trained on, as `Dataset.summary` says it."""
+    data: Annotated[str, msgspec.Meta(max_length=256)] | msgspec.UnsetType = msgspec.UNSET
+    """What it is trained on, as `Dataset.summary` says it, if that is known."""
 
     def pack(self, arrays: Mapping[str, Array]) -> bytes:
         """As bytes, with these arrays of two dimensions."""

@@ -47,6 +47,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -137,7 +138,7 @@ class Program:
         self._data, self._test = data, test
         self._evaluate_every, self._checkpoint_every, self._scrub_every = evaluate_every, checkpoint_every, scrub_every
         self._patience = patience
-        self._common = Common(holders=[""] * split.nodes, data=of_data)
+        self._common = Common(holders=[""] * split.nodes, data=of_data or msgspec.UNSET)
         self._agenda: deque[Phase] = deque([Muster()])
         claims = [self._claimed(*each) for each in saved]
         self._saved = claims[0] if claims else None
@@ -664,7 +665,7 @@ class Program:
         if state == self.state():
             return
         common, arrays = Common.unpack(state, self.split.nodes, stores(self.network))
-        check_alike("of the split job", self._common.data, common.data)
+        check_alike("of the split job", self._common.data or "", common.data or "")
         passing = self._passing_of(common, arrays)
         if self.cell is not None:
             self.injector.given_up(self.cell.node)
