@@ -42,8 +42,12 @@ trainer="" digits=no broker=no fleet=no source="" wheels="" changed=no dry=no
 while [ $# -gt 0 ]; do
     case $1 in
         --trainer) trainer=${2:-none}; shift ;;
-        --from) source=${2-}; shift ;;
-        --wheels) wheels=${2-}; shift ;;
+        --from | --wheels)
+            case ${2-} in
+                "" | -*) fail "$1 takes a value, such as a directory" ;;
+            esac
+            if [ "$1" = --from ]; then source=$2; else wheels=$2; fi
+            shift ;;
         --with-digits) digits=yes ;;
         --with-broker) broker=yes ;;
         --with-fleet) fleet=yes ;;

@@ -212,6 +212,12 @@ def isolation(settings: IsolationSettings) -> int:
     """Measure how many links fail until a peer is isolated: a table, files, a plot."""
     from edgepeer.simulation.isolation import SYSTEMS, measure, table
 
+    for path, setting in ((settings.json, "json"), (settings.plot, "plot")):
+        if path is not None:
+            there = path.exists()
+            _write(path, b"", setting, mode="ab")  # not only when all is measured
+            if not there:
+                path.unlink()
     rows = [
         measure(system, peers, trials=settings.trials, seed=settings.seed)
         for peers in settings.peers
@@ -234,9 +240,10 @@ def isolation(settings: IsolationSettings) -> int:
     return 0
 
 
-def _write(path: Path, content: bytes, setting: str) -> None:
+def _write(path: Path, content: bytes, setting: str, *, mode: str = "wb") -> None:
     try:
-        path.write_bytes(content)
+        with path.open(mode) as file:
+            file.write(content)
     except OSError as error:
         raise ConfigError(f"{setting} = {path}: can't write it: {error.strerror}") from None
 

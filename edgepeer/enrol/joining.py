@@ -44,6 +44,11 @@ __all__ = ["Joined", "device_key", "join", "keep_granted"]
 _NEXT_KEY: Final = "next-key.pem"
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
+_GRANTED: Final = (
+    "the fleet has let the device in, but what it says could not be kept: make room, keep the directory, whose key is "
+    "what was let in, and give the same command again"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -85,8 +90,9 @@ async def join(
         key = device_key(directory, _NEXT_KEY if anew else KEY)
         wish = name or kept or _host_name()
         granted = await enrol(host, port, string, request(key), wish, exact=wish in (name, kept))
-        keep_granted(directory, granted, key.public_key(), string.authority)
-        _hand_over(directory)
+        with _written(directory, _GRANTED):
+            keep_granted(directory, granted, key.public_key(), string.authority)
+            _hand_over(directory)
     return Joined(granted.where, directory, anew=True)
 
 
@@ -172,10 +178,8 @@ def _hand_over(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _written(directory: Path) -> Iterator[None]:
+def _written(directory: Path, so: str = "the device has not joined") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(
-            f"dir = {directory}: can't write there: {os_reason(error)}; the device has not joined"
-        ) from None
+        raise ConfigError(f"dir = {directory}: can't write there: {os_reason(error)}; {so}") from None

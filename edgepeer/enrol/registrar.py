@@ -51,6 +51,12 @@ __all__ = ["Issued", "Registrar", "Token"]
 
 _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
+_MADE_BY: Final = {
+    Role.PEER: "edgepeer fleet token",
+    Role.BROKER: "edgepeer fleet init",
+    Role.OPERATOR: "edgepeer fleet operator add NAME",
+    Role.VIEWER: "edgepeer fleet token --role viewer",
+}
 
 
 @readable
@@ -228,30 +234,26 @@ class Registrar:
             if not hmac.compare_digest(row[0] if row else bytes(32), _hashed(secret)) or row is None:
                 return None
             role, fixed, uses, ends = Role(row[1]), row[2], row[3], row[4]
-            now = certain_time()
+            now, another = certain_time(), f"make another with `{_MADE_BY[role]}`"
             if now > ends:
-                raise TrustError(
-                    f"token {token.hex()} has expired at {minute(ends)}: make another with `edgepeer fleet token`"
-                )
+                raise TrustError(f"token {token.hex()} has expired at {minute(ends)}: {another}")
             public = key_of_request(request)
             key = key_bytes(public)
             again = sql.execute("SELECT serial FROM joined WHERE token = ? AND key = ?", (token, key)).fetchone()
             if again is not None:
                 newest = _newest_of_key(sql, key)
                 if newest is None:
-                    raise TrustError(
-                        f"{_ousted(sql, self.fabric, token, key)}: make another with `edgepeer fleet token`"
-                    )
+                    raise TrustError(f"{_ousted(sql, self.fabric, token, key)}: {another}")
                 return self._granted(sql, *newest)
             used = sql.execute("SELECT count(*) FROM joined WHERE token = ?", (token,)).fetchone()[0]
             if not uses:
                 ousted = _ousted(sql, self.fabric, token)
                 when = f"was closed when {ousted}" if ousted else "was taken back"
-                raise TrustError(f"token {token.hex()} {when}: make another with `edgepeer fleet token`")
+                raise TrustError(f"token {token.hex()} {when}: {another}")
             if used >= uses:
                 raise TrustError(
-                    f"token {token.hex()} is used up, by {_users(sql, token)}: make another with `edgepeer fleet "
-                    "token`; if that was not you, evict who it was"
+                    f"token {token.hex()} is used up, by {_users(sql, token)}: {another}; if that was not you, evict "
+                    "who it was"
                 )
             chosen = self._chosen(sql, role, fixed, name, exact, key, now)
             serial, certificate = self._issue(sql, Holder(self.fabric, role, chosen, 0), public)

@@ -236,7 +236,8 @@ class EnrolmentService:
 
 
 _UNKNOWN: Final = (
-    "the token of this join string is not known here, or its secret is wrong: make another with `edgepeer fleet token`"
+    "the token of this join string is not known here, or its secret is wrong: make another with `edgepeer fleet "
+    "token`, for an operator with `edgepeer fleet operator add`"
 )
 
 

@@ -22,7 +22,7 @@ _TOKEN: Final = 4
 _SECRET: Final = 16
 _CHARACTERS: Final = -(-8 * (_AUTHORITY + _TOKEN + _SECRET) // 5)
 _ANY: Final = re.compile(
-    r"(?i)epj1-[^\s()'\",]{16,}|(?<![\w./:\\-])(?=[a-z]*[2-7])[a-z2-7]{24,}(?![\w/\\-]|[.:]\w)",
+    r"(?i)epj1-[^\s()'\",]{16,}|(?<![\w./:\\])(?=[a-z]*[2-7])[a-z2-7]{24,}(?![\w/\\-]|[.:]\w)",
 )
 """One, or what is left of one: where a line was broken, its last 26 characters are the secret. One in 200 of these has
 no digit; but a word without any, or a part of a path or of a host's name, is what somebody has called a thing."""

@@ -114,7 +114,8 @@ def progress_line(progress: JobProgress) -> str:
             f"{errors.injected} soft errors, {errors.fates['found'] + errors.fates['restored']} found or undone"
         )
     if (last := progress.last) is not None:
-        parts.append(f"loss {figure(last.loss)}")
+        of = "" if last.round == progress.round else f" (of round {last.round})"
+        parts.append(f"loss {figure(last.loss)}{of}")
         if (measured := progress.measured) is not None:
             found = Quality.of(measured)
             assert found is not None

@@ -205,6 +205,8 @@ class Schedule:
                 if words[0][0].isdigit():
                     faults.append(_fault(words))
                 else:
+                    if words[0] in settings:
+                        raise ValueError(f"{words[0]} is said twice")
                     settings |= _setting(words)
             except ValueError as error:
                 raise ConfigError(f"{source}, line {number}: {error}") from None

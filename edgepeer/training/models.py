@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
@@ -78,14 +79,19 @@ def keras_model(name: str, config: str, form: Form, *, allowed: Collection[str] 
     )
 
 
+_COLOURS: Final = re.compile("\x1b\\[[0-9;]*m")
+
+
 def first_line(error: BaseException) -> str:
     """What an exception says, in one line that fits into a message."""
     try:
         said = str(error)
     except Exception:  # foreign code may do that, too
         said = ""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    text = lines[0] if lines else ""
+    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", _COLOURS.sub("", said)) if text.strip()]
+    if len(paragraphs) > 1 and paragraphs[0].startswith("Exception encountered when calling"):
+        del paragraphs[0]  # Keras says where first, and then what
+    text = paragraphs[0] if paragraphs else ""
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 

@@ -117,6 +117,11 @@ def is_joined(directory: Path) -> bool:
     return (directory / CERTIFICATE).exists()
 
 
+def is_begun(directory: Path) -> bool:
+    """Whether a device has joined a fleet there, or has begun to, or had before some of it was lost."""
+    return any((directory / name).exists() for name in FILES)
+
+
 def not_joined(directory: Path) -> ConfigError:
     """That no device has."""
     if (directory / AUTHORITY).exists():

@@ -115,7 +115,11 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
     [
         (["fleet", "init"], 2, "say how it is called and where devices find its broker, as in: edgepeer fleet init "),
         (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from --name): must be 1 to 63 letters"),
-        (["fleet", "init", "a", "--broker", "mqtt://h"], 2, "broker = mqtt://h: must be a host, or host:port"),
+        (
+            ["fleet", "init", "a", "--broker", "mqtt://h"],
+            2,
+            "broker = mqtt://h: must be a host, host:port, or mqtts://host:port",
+        ),
         (["fleet", "init", "a", "--broker", "h", "--service", "h:0"], 2, "service = h:0: must be a host, or host:port"),
         (["fleet", "init", "a", "--broker", "h:0"], 2, "broker = h:0: must be a host, or host:port"),
         (

@@ -9,6 +9,7 @@ from fleets import Fleet, Role
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings import BrokerSettings, PeerSettings, StatusSettings, TrainSettings, VerbSettings, load_settings
+from edgepeer.trust.directory import CERTIFICATE, FILES, WHERE
 
 
 @pytest.fixture
@@ -48,6 +49,20 @@ def test_a_state_directory_may_hold_it(fleet: Fleet, tmp_path: Path) -> None:
     fleet.directory("p1").rename(state / "fleet")
     settings = load(PeerSettings, state_dir=str(state), peer_id="p1", broker="mqtts://c", fabric="greenhouse")
     assert (settings.fleet, settings.broker) == (state / "fleet", "mqtts://c")
+
+
+@pytest.mark.parametrize("lost", FILES)
+def test_of_which_a_part_is_lost(fleet: Fleet, lost: str, tmp_path: Path) -> None:
+    """A device that has lost what says of which fleet it is must not run outside of any."""
+    state = tmp_path / "state"
+    state.mkdir()
+    fleet.directory("p1").rename(state / "fleet")
+    (state / "fleet" / lost).unlink()
+    if lost in (CERTIFICATE, WHERE):
+        assert str(state / "fleet") in refusal(PeerSettings, state_dir=str(state))
+        assert "edgepeer join HOST STRING" in refusal(PeerSettings, state_dir=str(state), broker="mqtt://c")
+    else:  # found when its identity is loaded
+        assert load(PeerSettings, state_dir=str(state)).fleet == state / "fleet"  # type: ignore[attr-defined]
 
 
 def test_what_contradicts_it(fleet: Fleet, tmp_path: Path) -> None:

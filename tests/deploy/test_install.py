@@ -112,6 +112,10 @@ def test_of_settings_that_were_there_it_says_what_a_fleet_needs(tmp_path: Path) 
     [
         (("--trainer", "abacus"), "must be numpy or tensorflow"),
         (("--trainer",), "must be numpy or tensorflow"),
+        (("--wheels",), "--wheels takes a value"),
+        (("--from",), "--from takes a value"),
+        (("--from", ""), "--from takes a value"),
+        (("--wheels", "--if-changed"), "--wheels takes a value"),
         (("--nonsense",), "usage:"),
         (("--from", "/nonexistent/edgepeer.whl"), "no such file"),
         (("--wheels", "/nonexistent"), "no such directory"),

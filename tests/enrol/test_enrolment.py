@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import ssl
 from pathlib import Path
 
@@ -174,6 +176,28 @@ async def test_what_is_wrong_with_the_device(office: Office, tmp_path: Path) -> 
     open_to_all.chmod(0o777)
     with pytest.raises(ConfigError, match="others may write there"):
         await join(open_to_all, "127.0.0.1", office.service.port, office.registrar.token())
+
+
+async def test_what_was_granted_and_could_not_be_kept(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took another token for it would be told that another device has that name."""
+    string, directory = office.registrar.token(), tmp_path / "fleet"
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(joining, "keep", full)
+        with pytest.raises(ConfigError, match=r"no space left on device; the fleet has let the device in, .*again$"):
+            await join(directory, "127.0.0.1", office.service.port, string, name="p1")
+    assert [each.holder.id for each in office.registrar.members()] == ["p1"]
+    assert (await join(directory, "127.0.0.1", office.service.port, string, name="p1")).where.id == "p1"
+    assert len(office.registrar.members()) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(joining, "make_key", full)
+        with pytest.raises(ConfigError, match=r"no space left on device; the device has not joined$"):
+            await join(tmp_path / "other", "127.0.0.1", office.service.port, office.registrar.token())
 
 
 async def test_a_member_of_another_fleet_must_mean_it(office: Office, tmp_path: Path) -> None:

@@ -222,9 +222,9 @@ def test_a_token_that_waits_for_who_is_evicted_lets_nobody_in(registrar: Registr
     viewer = registrar.token(role=Role.VIEWER, name="bob")
     enrol(registrar, first)
     assert registrar.evict("@bob")[1] == [second.token.hex()]
-    assert refusal(registrar, second) == (
-        f"token {second.token.hex()} was taken back: make another with `edgepeer fleet token`"
-    )
+    another = "make another with `edgepeer fleet operator add NAME`"
+    assert refusal(registrar, second) == f"token {second.token.hex()} was taken back: {another}"
+    assert refusal(registrar, first).partition(": ")[2].startswith(another)
     assert enrol(registrar, viewer).where.role == Role.VIEWER
     assert enrol(registrar, registrar.token(role=Role.OPERATOR, name="bob")).where.id == "bob"
 

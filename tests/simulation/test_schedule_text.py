@@ -58,6 +58,7 @@ def test_comments_and_empty_lines_may_stand_anywhere() -> None:
         ("peers 2\nloss nan", "x: loss nan: must be from 0 to 0.9"),
         ("peers 2\ndtype int", "x: dtype int: must be <f4 or <f8"),
         ("peers 2\nwings 2", "x, line 2: wings is neither a time nor a setting; settings are peers, seed, "),
+        ("peers 2\nrounds 3\npeers 4", "x, line 3: peers is said twice"),
         ("peers 2\n1s kill p0", "x, line 2: 1s: must be a time in seconds, or two as in 0.5..3"),
         ("peers 2\n1", "x, line 2: nothing is unknown; what happens must be one of oneway, cut, "),
         ("peers 2\n1 eat p0", "x, line 2: eat is unknown; what happens must be one of oneway, cut, "),

@@ -18,7 +18,7 @@ from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.form import Form
 from edgepeer.training.job import Job, new_job
-from edgepeer.training.models import DENSE_NETWORKS, keras_model
+from edgepeer.training.models import DENSE_NETWORKS, first_line, keras_model
 from edgepeer.training.numpy_trainer import NumpyTrainer
 from edgepeer.training.sizes import (
     ModelSize,
@@ -241,6 +241,25 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         message = refusal(model=model)
         assert message.startswith(f"model {model}: ")
         assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("", "ValueError"),
+        ("one\ntwo\n\nthree", "ValueError: one two"),
+        ("\n\n \x1b[1mloud\x1b[0m  words\n", "ValueError: loud words"),
+        (
+            "Exception encountered when calling Sequential.call().\n\n\x1b[1mExpected shape (None, 3), but input has "
+            "incompatible shape (2, 8, 8)\x1b[0m\n\nArguments received by Sequential.call():\n  * inputs=[...]",
+            "ValueError: Expected shape (None, 3), but input has incompatible shape (2, 8, 8)",
+        ),
+        ("Exception encountered when calling a thing", "ValueError: Exception encountered when calling a thing"),
+        ("x" * 900, f"ValueError: {'x' * 200}"),
+    ],
+)
+def test_what_an_exception_says_in_a_line(said: str, line: str) -> None:
+    assert first_line(ValueError(said)) == line
 
 
 def test_samples_and_classes_that_do_not_fit(keras: Any, package: str) -> None:

@@ -8,7 +8,8 @@ from typing import Final
 
 from edgepeer.cli.fleet.home import home_of, needs, print_json
 from edgepeer.cli.verb import Verb
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, TrustError
+from edgepeer.printable import printable
 from edgepeer.settings import FleetInitSettings, FleetSettings
 from edgepeer.sockets import format_place, host_and_port
 
@@ -26,7 +27,9 @@ def init(settings: FleetInitSettings) -> int:
             "say how it is called and where devices find its broker, as in: edgepeer fleet init greenhouse --broker "
             "raspberrypi.local"
         )
-    given = (re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(","))
+    given = [re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(",")]
+    if (plain := next((each for each in given if "://" in each), None)) is not None:
+        raise ConfigError(f"broker = {printable(plain)}: must be a host, host:port, or mqtts://host:port")
     brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
     urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
     place = settings.service or format_place(brokers[0][0], SERVICE_PORT)
@@ -41,6 +44,8 @@ def init(settings: FleetInitSettings) -> int:
     try:
         household = Household(registrar, home)
         household.settle(settings.operator or _own_name())
+    except TrustError as error:
+        raise TrustError(f"{error}; the fleet is founded: the same command again makes what is missing") from None
     finally:
         registrar.close()
     port = brokers[0][1]
