@@ -10,7 +10,7 @@ started; 130 ended by Ctrl-C.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -55,7 +55,9 @@ class Verb(Generic[_S]):
             config = given.pop("config")
             # What was not given is not a setting; the other sources and the defaults have their say.
             flags = {name: value for name, value in given.items() if value is not None and value != ()}
-            click.get_current_context().exit(self.execute(flags, config=config))
+            context = click.get_current_context()
+            words = {each.name for each in context.command.params if isinstance(each, click.Argument) and each.name}
+            context.exit(self.execute(flags, config=config, words=words))
 
         config = click.Option(
             ["--config"],
@@ -71,10 +73,11 @@ class Verb(Generic[_S]):
             epilog=self._epilog(),
         )
 
-    def execute(self, flags: dict[str, object], *, config: Path | None = None) -> int:
-        """Load the settings, run the verb, say in one line what went wrong; returns the exit code."""
+    def execute(self, flags: dict[str, object], *, config: Path | None = None, words: Collection[str] = ()) -> int:
+        """Load the settings, run the verb, say in one line what went wrong; returns the exit code. `words`: which of
+        the flags were given without one."""
         try:
-            settings = load_settings(self.kind, flags=flags, config=config)
+            settings = load_settings(self.kind, flags=flags, config=config, words=words)
             setup_logging(settings.log_level, as_json=settings.log_json)
             return self.run(settings)
         except _TOLD as error:

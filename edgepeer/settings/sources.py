@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -34,6 +34,7 @@ def load_settings(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
     config: Path | None = None,
+    words: Collection[str] = (),
 ) -> _S:
     """The settings of one verb from all sources.
 
@@ -41,6 +42,7 @@ def load_settings(
         flags: by setting name; None and empty lists mean "not given".
         environ: the environment; the process's own if omitted.
         config: the TOML file; if omitted, the one that `find_config` finds, if any.
+        words: which of the flags were none, but words of the command line.
 
     Raises:
         ConfigError: some value, key, variable or file is wrong.
@@ -54,7 +56,7 @@ def load_settings(
     values |= _from_environment(kind, settings, environ)
     for name, given in (flags or {}).items():
         if given is not None and given != []:
-            values[name] = settings[name].parse(given, settings[name].flag)
+            values[name] = settings[name].parse(given, "the command line" if name in words else settings[name].flag)
     return kind(**with_membership(kind, settings, values))
 
 

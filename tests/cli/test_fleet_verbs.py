@@ -114,7 +114,7 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
     ("arguments", "code", "said"),
     [
         (["fleet", "init"], 2, "say how it is called and where devices find its broker, as in: edgepeer fleet init "),
-        (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from --name): must be 1 to 63 letters"),
+        (["fleet", "init", "a/b", "--broker", "h"], 2, "name = a/b (from the command line): must be 1 to 63 letters"),
         (
             ["fleet", "init", "a", "--broker", "mqtt://h"],
             2,
