@@ -192,6 +192,7 @@ def test_a_reader_that_goes_in_the_middle_of_a_job(
     assert following.stdout is not None
     assert following.stderr is not None
     assert following.stdout.readline().startswith("job ")
+    assert following.stdout.readline() == "waiting for peers: 0 of 1 in\n"  # the job is in the fabric
     following.stdout.close()
     device = start("peer", "--broker", address, "--trainer", "numpy")
     try:
