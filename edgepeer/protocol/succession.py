@@ -153,8 +153,10 @@ class Succession:
         """... and the last that it has given up, of those in which it was free to propose anything: nothing was chosen
         in it, as nobody else counts, nor in a lower one, or it would not have been free."""
         self.again: View | None = None
-        """What this peer was bound to when it last proposed anything, since it may have been chosen: then nobody can
-        propose anything else. None: it was free, or has accepted something else since."""
+        """What this peer was bound to when it last proposed anything. Once that has reached those who had promised, a
+        quorum has accepted it, and whoever leads a later ballot is bound to it, too: so it counts while others outbid
+        this peer, and in its own next ballots. It says nothing of whether that view is at work already, out of reach.
+        None: this peer was free, or something else has been proposed since."""
         self.asked = 0
         """How often this peer has asked the others, without a pause ..."""
         self.begun = self.number
@@ -272,11 +274,11 @@ class Succession:
         if candidate not in view or not _belongs(frame.ballot, view, candidate) or not _follows(view, proposal):
             return
         self.highest = max(self.highest, frame.ballot)
+        if frame.ballot >= self.promised and proposal != self.again:
+            self.again = None
         if frame.ballot >= self.promised and fits:
             self._give_up()
             self.promised, self.accepted = frame.ballot, (frame.ballot, proposal)
-            if proposal != self.again:
-                self.again = None
         self._answer(peer, frame, mine, document=False)
 
     def _answer(self, peer: PeerId, asked: Poll | Propose, mine: Standing, *, document: bool) -> None:

@@ -359,7 +359,8 @@ class Views:
         membership, succession, now = self._membership, self._succession, self._place.now
         answering = self._answering()
         left = membership.left(view, now, answering)
-        if view.may_go_on(left, settled=membership.settled) and not self._leads_nowhere(view, left):
+        over = not view.may_go_on(left, settled=membership.settled)
+        if not over and not self._leads_nowhere(view, left):
             self._over_since = float("inf")
             return False
         if self._over_since > now:
@@ -374,8 +375,11 @@ class Views:
         # would be too few without them, were the view settled, may be one side of a partition, and each begin one.
         few = view.may_go_on(left, settled=True) and not view.may_go_on(there, settled=True)
         patience = self._limits.anew_s if few else self._limits.silence_s
-        if left - there - membership.refusing and self._would_begin_again(view, there):
+        silent = left - there - membership.refusing
+        if silent and self._would_begin_again(view, there):
             patience = self._limits.anew_run_s  # who does not answer may have the state of the run, and be back
+        elif not over and (again := succession.again) is not None and any(peer in again for peer in silent):
+            patience = self._limits.anew_run_s  # it may be at work in what follows, with others who have come since
         if not there.issuperset(left) and now < self._over_since + patience:
             return False
         if self._place.waking:
