@@ -33,7 +33,7 @@ def loaded_by(statement: str) -> set[str]:
         "import edgepeer",
         "import edgepeer; edgepeer.Peer; edgepeer.connect",
         "import edgepeer.simulation.world",
-        "import edgepeer.cli; [edgepeer.cli.application().get_command(None, verb) for verb in edgepeer.cli._VERBS]",
+        "import edgepeer.cli.group as g; [g.application().get_command(None, verb) for verb in g._VERBS]",
         "import edgepeer.peer.agent, edgepeer.cli.peer as verb; verb.machine_of(verb.PeerSettings())",
     ],
 )

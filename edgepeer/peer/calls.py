@@ -170,9 +170,10 @@ class Calls:
             raise
 
     def _begin(self, timeout: float) -> _Call:
-        seconds = as_number(timeout)
+        wanted = "a positive number of seconds"
+        seconds = as_number("timeout", timeout, wanted)
         if not 0 < seconds < math.inf:
-            raise ValueError(f"timeout = {printable(repr(timeout))}: must be a positive number of seconds")
+            raise ValueError(f"timeout = {printable(repr(timeout))}: must be {wanted}")
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
                 "another allreduce of this peer has not ended, or was cancelled in mid-round: "

@@ -128,23 +128,32 @@ def check_weight(weight: float, dtype: np.dtype[Any]) -> float:
     """The weight, unless it is none, or none that vectors of that type can have.
 
     Raises:
-        ValueError: which, and why.
+        ValueError: which, and why; TypeError: it is no number.
     """
     # Not as NumPy compares it: a limit that the weight's type can't hold would be infinite, and such a weight allowed.
-    number = as_number(weight)
+    wanted = f"finite and not negative, as a {dtype}"
+    number = as_number("weight", weight, wanted)
     if not 0 <= number <= _HEAVIEST[dtype]:
-        raise ValueError(f"weight = {printable(repr(weight))}: must be finite and not negative, as a {dtype}")
+        raise ValueError(f"weight = {printable(repr(weight))}: must be {wanted}")
     if 0 < number < _LIGHTEST[dtype]:
         raise ValueError(f"weight = {weight}: is 0 as a {dtype}")
     return number
 
 
-def as_number(value: object) -> float:
-    """What a program has given as a number, of whatever type; NaN if it is none, or too large."""
+def as_number(name: str, value: object, wanted: str) -> float:
+    """What a program has given as a number, of whatever type; infinite if it is too large.
+
+    Raises:
+        TypeError: it is none; says what is `wanted`.
+    """
     try:
-        return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+        if not isinstance(value, str | bytes | bytearray):
+            return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name} = {printable(repr(value))}: must be {wanted}")
 
 
 def check_precision(precision: str, vector: FloatVector) -> None:

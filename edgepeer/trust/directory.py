@@ -35,6 +35,7 @@ __all__ = [
     "KEY",
     "WHERE",
     "Whereabouts",
+    "is_begun",
     "is_joined",
     "keep",
     "not_joined",
