@@ -26,7 +26,7 @@ from edgepeer.cli.verb import Verb
 from edgepeer.enrol.household import Household
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import JoinString
-from edgepeer.errors import ConfigError
+from edgepeer.errors import ConfigError, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
@@ -325,6 +325,19 @@ def test_who_is_a_member_already(run: Run, tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "state/fleet").rename(tmp_path / "g/p1")
     fields = run.json("join", "127.0.0.1:1", string, "--dir", "g/p1")
     assert (fields["changed"], fields["id"]) == (False, "p1")
+
+
+def test_a_fleet_that_was_founded_in_part_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise TrustError("f/fleet.db: database or disk is full; nothing was changed")
+
+    asked = ("fleet", "init", "greenhouse", "--broker", "mqtts://h", "--home", "f")
+    with monkeypatch.context() as patched:
+        patched.setattr(Household, "settle", full)
+        code, out, err = run(*asked)
+    assert (code, out) == (1, "")
+    assert err.endswith("nothing was changed; the fleet is founded: the same command again makes what is missing\n")
+    assert run(*asked)[0] == 0
 
 
 def test_members_beside_the_authority_outlive_their_certificates(

@@ -52,6 +52,12 @@ def test_amounts(count: float, text: str) -> None:
     assert amount(count) == text
 
 
+def test_a_loss_of_an_earlier_round_says_so(running: JobProgress, told: Told) -> None:
+    """Peers say how far they are before the coordinator tells of its rounds."""
+    running.see_report(told.report("p0", round=9))
+    assert progress_line(running).startswith("round 9/10  loss 0.3286 (of round 7)  ")
+
+
 def test_progress_line(running: JobProgress, told: Told) -> None:
     assert progress_line(running) == (
         "round 7/10  loss 0.3286  accuracy 0.9250  3/3 contributed  10 rounds/s  300 ms left"
