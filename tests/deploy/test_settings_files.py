@@ -50,7 +50,7 @@ def test_the_example_settings_are_valid_with_every_line_in_use(kind: type[PeerSe
         elif line.startswith("["):
             lines.append(line)
     used = tmp_path / "edgepeer.toml"
-    used.write_text("\n".join(lines))
+    used.write_text("\n".join(lines).replace("/var/lib", str(tmp_path)))  # this machine may be a device itself
     settings = load_settings(kind, environ={}, config=used)
     assert settings.listen.startswith("0.0.0.0:")
 
