@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import statistics
 from collections.abc import AsyncIterator
@@ -234,7 +235,12 @@ async def check_undisturbed(field: Field, training: Program, at: int) -> None:
     """Not one round noticed that the broker was away, from about round `at` on. (Who follows the job may have missed
     some of the rounds.)"""
     before = field.watch.round
-    await field.watch.until(lambda: field.watch.round > before)  # all can be heard again
+    await field.watch.until(lambda: field.watch.round > before)  # all can be heard again ...
+
+    def heard_later() -> bool:
+        return any((found := re.match(r"round (\d+)/", line)) and int(found[1]) > before for line in training.out)
+
+    await training.until(heard_later)  # ... by whoever follows the job, too, which may come back later
     field.let_go()
     report = await field.outcome(training)
     check(field, report, set(NAMES))
