@@ -40,7 +40,10 @@ class _Output:
             self.lost = error
             raise error
         _lead_nowhere(self._stream)
-        print(f"edgepeer: nobody reads standard output any more: goes on, to {self.why}", file=sys.stderr)
+        try:
+            print(f"edgepeer: nobody reads standard output any more: goes on, to {self.why}", file=sys.stderr)
+        except OSError:
+            _lead_nowhere(sys.stderr)  # the same pipe: nor may what is said there later end this
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

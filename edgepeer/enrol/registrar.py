@@ -53,7 +53,7 @@ _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
 _MADE_BY: Final = {
     Role.PEER: "edgepeer fleet token",
-    Role.BROKER: "edgepeer fleet init",
+    Role.BROKER: "edgepeer fleet token --role broker",
     Role.OPERATOR: "edgepeer fleet operator add NAME",
     Role.VIEWER: "edgepeer fleet token --role viewer",
 }

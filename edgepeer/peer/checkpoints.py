@@ -67,12 +67,12 @@ class Checkpoints:
         """Whether the state after this round is to be kept: every so many rounds, and the last."""
         return self.directory is not None and (number % self._every == 0 or last)
 
-    def save(self, job: Job, number: int, trainer: Trainer, view: View, *, diverged: int = 0) -> None:
+    def save(self, job: Job, number: int, trainer: Trainer, view: View, *, diverged: int = 0, data: str = "") -> None:
         """Write the trainer's state after round `number`, which ended in `view`; a failure is told and counted.
-        `diverged`: the first round whose loss was not finite; 0: there was none."""
+        `diverged`: the first round whose loss was not finite; 0: there was none. `data`: what it is trained on."""
         if self.directory is not None:
             digest = parameter_digest(trainer.parameters())
-            self._write(job, number, view, trainer.state(), digest=digest, diverged=diverged)
+            self._write(job, number, view, trainer.state(data=data), digest=digest, diverged=diverged)
 
     def save_part(self, job: Job, iteration: int, part: bytes, view: View, *, digest: str, diverged: int = 0) -> None:
         """The same for the blocks of one node of a split job. `digest`: of what all peers had in common then."""

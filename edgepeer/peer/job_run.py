@@ -58,7 +58,7 @@ class JobRun(Run):
 
         def build() -> tuple[Trainer, Dataset, Batches]:
             data = load()
-            self._data = "" if data.local else data.summary()
+            self._data = "" if data.local else data.summary
             kind = job.trainer if settings.trainer == "auto" else settings.trainer
             fields = {name: getattr(job, name) for name in job.__struct_fields__} | {"trainer": kind}
             memory = None if settings.memory is None else settings.memory << 20
@@ -75,14 +75,18 @@ class JobRun(Run):
         found = self._checkpoints.restore(self._job, self._require_trainer())
         if found is None:
             return None
+        self._check_alike(found.state)
         self._kept, self._diverged = found.round, found.diverged
         return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.lineage)
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)
-        check_alike(self._settings.dataset or self._job.dataset, self._data, read_data(own))
+        self._check_alike(own)
         self._require_trainer().load_state(own)
         self._diverged, self._kept = diverged, 0
+
+    def _check_alike(self, state: bytes | memoryview) -> None:
+        check_alike(self._settings.dataset or self._job.dataset, self._data, read_data(state))
 
     def _pack(self) -> bytes:
         return pack_run_state(self._diverged, self._require_trainer().state(data=self._data))
@@ -188,7 +192,9 @@ class JobRun(Run):
         return await self._state.take(number, apply)
 
     def _keep(self, number: int, view: View) -> None:
-        self._checkpoints.save(self._job, number, self._require_trainer(), view, diverged=self._diverged)
+        self._checkpoints.save(
+            self._job, number, self._require_trainer(), view, diverged=self._diverged, data=self._data
+        )
         self._kept = number
 
     async def _finish(self) -> None:

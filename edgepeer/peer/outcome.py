@@ -130,8 +130,8 @@ def check_weight(weight: float, dtype: np.dtype[Any]) -> float:
     Raises:
         ValueError: which, and why; TypeError: it is no number.
     """
-    # Not as NumPy compares it: a limit that the weight's type can't hold would be infinite, and such a weight allowed.
     wanted = f"finite and not negative, as a {dtype}"
+    # Not as NumPy compares it: a limit that the weight's type can't hold would be infinite, and such a weight allowed.
     number = as_number("weight", weight, wanted)
     if not 0 <= number <= _HEAVIEST[dtype]:
         raise ValueError(f"weight = {printable(repr(weight))}: must be {wanted}")

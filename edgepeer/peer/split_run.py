@@ -98,7 +98,7 @@ class SplitRun(Run):
             check_room(job, network, split, memory=None if settings.memory is None else settings.memory << 20)
             batches = batches_of(data, job)
             self._shard = _shard_of(data, job)
-            summary = data.summary()
+            summary = data.summary
 
             def make(saved: Sequence[tuple[int, bytes]]) -> Program:
                 return Program(

@@ -43,22 +43,21 @@ def with_membership(
     directory: Path | None = values.get("fleet")
     if directory is None:
         state: Path | None = values.get("state_dir")
-        try:
-            joined = state is not None and is_joined(state / _UNDER_STATE)
-            begun = state is not None and is_begun(state / _UNDER_STATE)
-        except OSError as error:
-            raise ConfigError(f"state_dir = {state}: can't look into it: {os_reason(error)}") from None
         if state is None:
             return dict(values)
         directory = state / _UNDER_STATE
-        if not joined and begun:
+        try:
+            joined, begun = is_joined(directory), is_begun(directory)
+        except OSError as error:
+            raise ConfigError(f"state_dir = {state}: can't look into it: {os_reason(error)}") from None
+        if not begun:
+            return dict(values)
+        if not joined:
             # Alone, without a fleet, it would be open to anybody, and its own fleet would look for it.
             raise ConfigError(
                 f"state_dir = {state}: {directory} holds a part of what a member of a fleet needs, not all: "
                 f"{JOIN_AGAIN}; or, if it is to be in no fleet, delete {directory}"
             )
-        if not joined:
-            return dict(values)
     if values.get("insecure"):
         raise ConfigError(f"insecure: the device is one of a fleet ({directory}): leave one of them out")
     where = Whereabouts.read(directory)

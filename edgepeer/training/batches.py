@@ -36,7 +36,7 @@ class Batches:
         """All samples; None where only those of `_held` are in memory."""
         self._local = data.local
         self._samples = len(data.x_train)
-        self._summary = data.summary()
+        self._summary = data.summary
         self._parts = 0
         self._size = 0
         self._shards: dict[int, Shard] = {}
@@ -115,7 +115,7 @@ class Batches:
         if not missing:
             return
         data = self._all if self._all is not None else self._reload()
-        if data is not self._all and (now := data.summary()) != self._summary:
+        if data is not self._all and (now := data.summary) != self._summary:
             raise DataError(
                 f"dataset {self._job.dataset}: has changed ({now}) since the job began ({self._summary}); leave it "
                 "alone while it is in use"

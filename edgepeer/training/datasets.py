@@ -15,6 +15,7 @@ import math
 import socket
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +62,7 @@ class Dataset:
         """The shape of one sample."""
         return self.x_train.shape[1:]
 
+    @cached_property
     def summary(self) -> str:
         """How many samples, of what, and a digest of them all: equal only where all is the same, in the same order."""
         digest = xxhash.xxh3_64()

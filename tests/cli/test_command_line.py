@@ -180,6 +180,27 @@ def test_a_reader_that_is_gone() -> None:
     assert done.returncode == 1
 
 
+def test_a_reader_of_both_streams_that_is_gone(tmp_path: Path) -> None:
+    """As in `edgepeer train --save model.npz 2>&1 | head`: what is said in the end must not end it before."""
+    code = (
+        "import sys; from pathlib import Path; from edgepeer.cli.written import all_written, go_on_unread\n"
+        "with all_written():\n"
+        "    go_on_unread(save=Path('model'), report=None)\n"
+        "    for _ in range(3): print('round', flush=True); print('error', file=sys.stderr)\n"
+        "    Path('model').touch()"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=writing, stderr=writing, cwd=tmp_path, timeout=DEADLINE_S, check=False
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 0
+    assert (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_reader_that_goes_in_the_middle_of_a_job(
     saves: bool, running_broker: tuple[subprocess.Popen[str], str], tmp_path: Path

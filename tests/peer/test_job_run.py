@@ -266,7 +266,7 @@ async def test_whose_data_are_not_what_the_others_train_on_fails(theirs: str, tm
         fleet.peer.keeper.state_wanted("p1", "j1", 1)
         await until(lambda: bool(fleet.peer.given))
         said = read_data(unpack_run_state(memoryview(fleet.peer.given[0][1]))[1])
-        assert said == load_dataset(fleet.job.dataset).summary()
+        assert said == load_dataset(fleet.job.dataset).summary
         assert said.startswith("48 + 12 samples of 4 numbers, digest ")
         data = {"the same": said, "": "", "other": said.replace("48", "47")}[theirs]
         fleet.peer.replace(3, pack_run_state(0, fleet.model.state(data=data)))
@@ -336,6 +336,18 @@ async def test_who_restarts_knows_that_the_run_had_diverged(tmp_path: Path) -> N
     assert (report.round, report.diverged) == (3, 3)
     assert fleet.peer.brought.empty()
     assert fleet.peer.expected == []
+
+
+async def test_who_restarts_with_other_data_fails(tmp_path: Path) -> None:
+    """Where a whole fleet starts again, nobody is given a state that would show it."""
+    async with running(tmp_path) as fleet:
+        for number in range(1, 11):
+            await fleet.round(number, fleet.mean())
+        await until(lambda: fleet.kept() == [10])
+    with np.load(tmp_path / "data.npz") as file:
+        np.savez(tmp_path / "data.npz", x=file["x"], y=file["y"] + 1)
+    async with running(tmp_path) as fleet:
+        assert "is not the same here (48 + 12 samples" in (await fleet.report("failed")).error
 
 
 async def test_who_restarts_says_which_run_it_is_to_want_before_it_reads_its_state(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ def test_any_difference_shows(unlike: str, tmp_path: Path) -> None:
         return load_dataset("npz:data.npz", data_dir=written(tmp_path / name, x, y))
 
     mine, same, other = load("a", X, Y), load("b", X.astype(np.float64), Y.astype(np.int8)), load("c", *UNLIKE[unlike])
-    check_alike("npz:data.npz", mine.summary(), same.summary())
-    check_alike("npz:data.npz", mine.summary(), "")
+    check_alike("npz:data.npz", mine.summary, same.summary)
+    check_alike("npz:data.npz", mine.summary, "")
     with pytest.raises(DataError, match=r"^dataset npz:data\.npz: is not the same here \(80 \+ 20 samples of 4"):
-        check_alike("npz:data.npz", mine.summary(), other.summary())
+        check_alike("npz:data.npz", mine.summary, other.summary)
 
 
 async def test_each_device_may_have_its_own(broker: EmbeddedBroker, tmp_path: Path) -> None:
