@@ -315,6 +315,11 @@ class Links:
         """All links that are up, in peer order."""
         return [item for item in self._links.items() if item[1].up]
 
+    def around(self) -> list[tuple[Link, Tunnel]]:
+        """All links that run over tunnels, in peer order."""
+        ways = ((link, link.tunnel) for link in self._links.values() if not link.direct)
+        return [(link, tunnel) for link, tunnel in ways if tunnel is not None]
+
     def _begun(self, peer: PeerId, now: float) -> Link:
         """The peer's link; a new one where there was none."""
         link = self._links.get(peer)

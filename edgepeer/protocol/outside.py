@@ -176,20 +176,22 @@ class Outside:
         """Whether others before this peer in the order, which have left it to the members of a view as well, may have
         learned at the same moment that they need not."""
         after, step = now - self._held_at, self._limits.settle_s
-        return after < step * _APART and after < step * self._rank(now)
+        return after < step * _APART and after < step * self._rank(now, _APART)
 
-    def _rank(self, now: float) -> int:
-        """How many before this peer in the order are there, as far as it knows."""
-        return self._rolls.count_before(self._membership.id, MAX_MEMBERS, now)
+    def _rank(self, now: float, most: float) -> int:
+        """How many before this peer in the order are there, as far as it knows; those beyond `most` change nothing."""
+        return self._rolls.count_before(self._membership.id, int(max(most, 0.0)) + 1, now)
 
     def _turn(self, now: float) -> float:
-        """When it is this peer's turn to begin, if none of those before it in the order has."""
+        """When it is this peer's turn to begin, if none of those before it in the order has; if that is not soon, some
+        time that is not soon either."""
         limits, rolls = self._limits, self._rolls
         synced = self._synced_at if self._synced_at is not None else now
         settled = min(rolls.appeared_at + limits.settle_s, synced + limits.settle_limit_s)
         settled = max(settled, synced + limits.settle_s)
-        rank = self._rank(now)
-        return max(settled, self._quiet_since) + rank * limits.found_s if rank else settled
+        since = max(settled, self._quiet_since)
+        rank = self._rank(now, (now - since) / limits.found_s + 1)
+        return since + rank * limits.found_s if rank else settled
 
     def _known(self) -> Generation | None:
         """The newest generation: what is only retained counts as well, if it is not too far from what is known."""
@@ -208,7 +210,7 @@ class Outside:
         if self._refused.issuperset(rest):
             return False
         wanted, patience = membership.cares_for, limits.anew_s
-        if not enough(hint.ids, rest):
+        if not enough(hint.ids, {*rest}):  # of a thousand members, many times a second
             # They can't go on in it. But who is left is to begin anew, with what it has, and may be slow to answer. A
             # majority that is too few for its `quorum` is not given any less time for that than one that is enough.
             patience = limits.silence_s

@@ -22,6 +22,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from edgepeer.ids import Generation, PeerId
@@ -187,9 +188,10 @@ class RollCall:
         return self._order[: min(bisect_left(self._order, peer), most)]
 
     def count_before(self, peer: PeerId, most: int, now: float) -> int:
-        """How many of these are not silent."""
-        entries = map(self._entries.get, self.before(peer, most))
-        return sum(1 for each in entries if each is None or each.calls < _SILENT_CALLS or not each.is_silent(now))
+        """How many of all that come before a peer are not silent; counted up to `most`."""
+        entries = map(self._entries.get, islice(self._order, bisect_left(self._order, peer)))
+        there = (1 for each in entries if each is None or each.calls < _SILENT_CALLS or not each.is_silent(now))
+        return sum(islice(there, most))
 
     @property
     def order(self) -> list[PeerId]:

@@ -397,8 +397,8 @@ class Vitals:
         this one: that can say nothing before all of it is here."""
         if (link := self._links.get(peer)) is not None and link.direct:
             link.hear(at)
-        for _, each in self._links.connected():
-            if each.tunnel is not None and not each.direct and each.tunnel.goes_through(peer):
+        for each, tunnel in self._links.around():
+            if tunnel.goes_through(peer):
                 each.hear(at)
 
     def on_ping(self, peer: PeerId, ping: Ping, now: float) -> None:
