@@ -218,6 +218,11 @@ def isolation(settings: IsolationSettings) -> int:
             _write(path, b"", setting, mode="ab")  # not only when all is measured
             if not there:
                 path.unlink()
+    if settings.plot is not None:
+        try:
+            from edgepeer.simulation.isolation_plot import plot_png
+        except ImportError as error:
+            raise ConfigError(f"plot needs matplotlib: pip install 'edgepeer[plot]' ({error})") from None
     rows = [
         measure(system, peers, trials=settings.trials, seed=settings.seed)
         for peers in settings.peers
@@ -230,13 +235,7 @@ def isolation(settings: IsolationSettings) -> int:
         document = {"trials": settings.trials, "seed": settings.seed, "rows": [row.fields() for row in rows]}
         _write(settings.json, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n", "json")
     if settings.plot is not None:
-        from edgepeer.simulation.isolation_plot import plot_png
-
-        try:
-            picture = plot_png(rows)
-        except ImportError as error:
-            raise ConfigError(f"plot needs matplotlib: pip install 'edgepeer[plot]' ({error})") from None
-        _write(settings.plot, picture, "plot")
+        _write(settings.plot, plot_png(rows), "plot")
     return 0
 
 

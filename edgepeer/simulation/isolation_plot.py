@@ -6,6 +6,9 @@ import io
 from collections.abc import Sequence
 from typing import Final
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
 from edgepeer.simulation.isolation import SYSTEMS, Row
 
 __all__ = ["plot_png"]
@@ -21,9 +24,6 @@ _LOOKS: Final = {
 
 def plot_png(rows: Sequence[Row]) -> bytes:
     """The picture as a PNG. Draws on its own canvas: needs no display and touches no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(9.5, 4), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     number, percent = figure.subplots(1, 2)

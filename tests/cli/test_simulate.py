@@ -306,3 +306,13 @@ def test_isolation_prints_a_table_and_writes_numbers_and_a_picture(edgepeer_simu
     assert told == [(peers, system, failed) for peers, _, system, _, failed, *_ in map(str.split, lines)]
     assert {row["system"] for row in written["rows"]} == {"tree", "thesis", "ours", "thesis-hop", "ours-hop"}
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_isolation_without_matplotlib_measures_nothing_that_it_can_not_draw(
+    edgepeer_simulate: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "edgepeer.simulation.isolation_plot", raising=False)
+    code, out, error = edgepeer_simulate("isolation", "--peers", "3", "--plot", "x.png")
+    assert (code, out) == (2, "")
+    assert "plot needs matplotlib: pip install 'edgepeer[plot]'" in error
