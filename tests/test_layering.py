@@ -77,6 +77,7 @@ LOADED_LATE = {
     "edgepeer.enrol.service",
     "edgepeer.fabric.amqtt_parts",
     "edgepeer.following.plot",
+    "edgepeer.simulation.isolation_plot",
     "edgepeer.trust.ciphers",
     "edgepeer.transport.handshake",
     "edgepeer.transport.news",

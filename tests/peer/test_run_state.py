@@ -55,8 +55,11 @@ def worker() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(worker: ThreadPoolExecutor) -> None:
+async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(
+    worker: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
     """The state comes while this peer still waits for the outcome of an older round, or works on it."""
+    caplog.set_level("INFO")
     total = [0]
 
     def load(state: memoryview) -> None:
@@ -87,6 +90,7 @@ async def test_a_round_that_a_neighbours_state_has_already_is_not_taken_again(wo
         await late
         serving.cancel()
     assert (total, run.applied, peer.adopted) == ([6], 3, [3])
+    assert caplog.messages == ["job job: goes on after round 3, from a neighbour's state"]
     number = 4
     await run.before(4, add)
     assert (total, run.applied) == ([10], 4)
