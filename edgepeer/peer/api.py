@@ -195,6 +195,10 @@ class Peer:
         """That this peer lives in."""
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
+        self._takes_part = aside
+        """Whether runs are this peer's business: an agent's are, and those of a program that asks for one."""
+        self._kept_out = ""
+        """Why this peer, which has no business here, has left."""
         self._came: fx.StateReceived | None = None
         """The last state of a neighbour that the keeper was given, until it is in use."""
         self._letters: Letters | None = None
@@ -439,7 +443,7 @@ class Peer:
             BegunAnew: a newer generation has begun, without this peer: what it had of the one before is given up.
             LeftFabric: this peer left, or was removed.
             PeerError: another allreduce of this peer has not ended: its round goes on even if the call was
-                cancelled.
+                cancelled. Or the fabric works on a job, in which this peer takes no part; it has left.
             TypeError, ValueError: an argument is not as said above, or the arrays have more than 1 GiB.
 
         Cancelling ends the call, not the round: the value counts, and until the others have brought theirs, or the
@@ -450,6 +454,7 @@ class Peer:
         if precision != "float32" and self.protocol != "ft-tree":
             raise ValueError(f"precision = {precision!r}: only rounds of ft-tree can do it, not of {self.protocol}")
         self._check_loop()
+        self._check_place()
         return await self._calls.allreduce(value, weight, timeout, precision)
 
     async def allreduce_chunks(
@@ -474,6 +479,7 @@ class Peer:
         can't do without the rest, all wait for the first `timeout`, or until this peer has left: see `allreduce`.
         """
         self._check_loop()
+        self._check_place()
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
     def use_scheme(self, scheme: CodingScheme | None) -> None:
@@ -495,7 +501,7 @@ class Peer:
         """
         if self._keeper is not None and self._keeper is not keeper:
             raise PeerError("this peer takes part in a run already, whose state another keeps: one at a time")
-        self._keeper = keeper
+        self._keeper, self._takes_part = keeper, True
 
     def detach(self, keeper: StateKeeper) -> None:
         """Ask this one no more, if it was asked."""
@@ -505,6 +511,7 @@ class Peer:
     def expect_run(self, run: str, peers: int) -> None:
         """Say that this peer is to ask for a run, of at least so many peers, once it is ready: so it does not begin
         without them what those who are at work on it would have to follow."""
+        self._takes_part = True
         self._driver.dispatch(ev.RunExpected(run, peers))
 
     def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Lineage | None = None) -> None:
@@ -513,6 +520,7 @@ class Peer:
         `have`: the last round whose state is in use here, from a checkpoint; 0: none. `of`: `View.lineage` of the view
         that this round ended in.
         """
+        self._takes_part = True
         self._driver.dispatch(ev.RunWanted(run, peers, have, of))
 
     def stand_aside(self) -> None:
@@ -619,6 +627,19 @@ class Peer:
         self.fabric.works_in(view)
         self._calls.installed(view)
         self.bell.ring()
+
+    def _check_place(self) -> None:
+        """Refuse calls of a program in a fabric of agents: it would wait for rounds in which it has no part, and they
+        for what it does not bring. It leaves."""
+        view = self._view
+        if view is not None and view.run and not (self._takes_part or self._kept_out or self._closed):
+            self._kept_out = (
+                f"fabric {self._fabric_name!r} works on job {view.run}, and this program takes no part in that: "
+                "give it a fabric of its own"
+            )
+            self.stand_aside()
+        if self._kept_out:
+            raise PeerError(self._kept_out)
 
     def _keep(self, view: View) -> None:
         state_dir = self._identity_args[0]

@@ -14,7 +14,7 @@ from peer_agents import agents, train
 from peer_fleet import DEADLINE_S, Keeper, Pumps, all_reduce, fleet, peer_at, until, view_of
 
 from edgepeer import Peer
-from edgepeer.errors import ModelError
+from edgepeer.errors import ModelError, PeerError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.events import FabricEvent, PresenceGone, PresenceSeen, ReportSeen, Synced, TelemetrySeen
 from edgepeer.following.observe import observe
@@ -225,6 +225,24 @@ async def test_who_comes_to_a_run_whose_state_is_empty_gets_in(broker: EmbeddedB
             assert adopted == [("c", 1)]
             outcomes = await all_reduce([*peers, late], [np.ones(1)] * 3)
             assert [(outcome.round, len(outcome.contributors)) for outcome in outcomes] == [(2, 3)] * 3
+
+
+async def test_a_program_in_a_fabric_that_works_on_a_job_is_told_so_and_holds_up_nobody(broker: EmbeddedBroker) -> None:
+    async with fleet(broker, "a", "b") as peers, peer_at(broker, "c") as program:
+        for peer in peers:
+            peer.attach(Keeper(peer, state=b""))
+        await view_of(program, "a", "b", "c")
+        for peer in peers:
+            peer.want_run("run", 2)
+        await until(program, lambda: program.view is not None and program.view.run == "run")
+        with pytest.raises(PeerError, match="works on job run, and this program takes no part in that: give it a fab"):
+            await program.allreduce(np.ones(3))
+        await view_of(peers[0], "a", "b")
+        await asyncio.gather(*(until(peer, partial(_is_in_run, peer, 0)) for peer in peers))
+        outcomes = await all_reduce(peers, [np.ones(1)] * 2)
+        assert [outcome.contributors for outcome in outcomes] == [("a", "b")] * 2
+        with pytest.raises(PeerError, match="takes no part"):
+            await program.allreduce(np.ones(3))
 
 
 async def test_a_large_state_gets_through_the_broker(broker: EmbeddedBroker) -> None:
