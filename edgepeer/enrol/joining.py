@@ -151,7 +151,8 @@ def _still(directory: Path, string: JoinString) -> Whereabouts | None:
     if string.authority in map(fingerprint, (each.der for each in identity.evictions.authorities)):
         return identity.where
     raise ConfigError(
-        f"dir = {directory}: is {identity.holder}, another fleet than the join string is for: --again leaves it"
+        f"dir = {directory}: is {identity.holder}, another fleet than the join string is for, or the same "
+        "before its authority was rotated: --again leaves it, and joins there"
     )
 
 

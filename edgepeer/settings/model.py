@@ -373,7 +373,7 @@ class EmulateSettings(JobSettings, frozen=True, kw_only=True):
         _says(
             "Each peer's link: rate and one-way delay, as 100mbit,5ms, or rate up/down, as 10mbit/50mbit,20ms; "
             "with jitter=20ms, loss=1% and queue=200ms, too. 3,5=10mbit is that of peers 3 and 5, and may follow.",
-            allowed="at most 64 links, with semicolons between, such as 100mbit,5ms; 3,5=10mbit,5ms",
+            allowed="at most 64 links, none empty, with semicolons between, such as 100mbit,5ms; 3,5=10mbit,5ms",
             metavar="[PEERS=]LINK",
             separator=";",
         ),

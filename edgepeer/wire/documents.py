@@ -61,7 +61,7 @@ def _open(payload: bytes | bytearray | memoryview, name: str, limit: int) -> dic
     try:
         fields = msgpack.unpackb(payload, strict_map_key=True)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise WireError(f"{name} document is not msgpack: {error or type(error).__name__}") from error
+        raise WireError(f"{name} document is not msgpack: {str(error) or type(error).__name__}") from error
     if not isinstance(fields, dict):
         raise WireError(f"{name} document is a {type(fields).__name__}, not a map")
     return fields

@@ -23,7 +23,8 @@ NAMES = tuple(f"p{number:02d}" for number in range(12))
         ("10mbit/50mbit,20ms", LinkShape(up_bits_per_s=10e6, down_bits_per_s=50e6, delay_s=0.02)),
         ("10mbit / 2gbit", LinkShape(up_bits_per_s=10e6, down_bits_per_s=2e9)),
         ("loss=1%", LinkShape(loss=0.01)),
-        ("Jitter=20ms, loss = 0.5%,queue=1s", LinkShape(jitter_s=0.02, loss=0.005, queue_s=1.0)),
+        ("Jitter=20ms, loss = 0.5%", LinkShape(jitter_s=0.02, loss=0.005)),
+        ("queue=1s,1mbit", LinkShape(up_bits_per_s=1e6, down_bits_per_s=1e6, queue_s=1.0)),
     ],
 )
 def test_a_link_as_text(text: str, link: LinkShape) -> None:
@@ -35,9 +36,10 @@ def test_a_link_as_text(text: str, link: LinkShape) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "11s", "1e9bit", "5ms/5ms", "1mbit/"),
+        *("", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "1.1s", "1e9bit", "5ms/5ms", "1mbit/"),
         *("1mbit/2", "/1mbit", "1mbit,2mbit", "1mbit/2mbit/3mbit", "loss=1", "loss=51%", "1%", "jitter=1%", "queue=0s"),
-        *("loss=1%,loss=1%", "queue=11s", "jitter=", "=5ms", "rate=1mbit", "jitter=11s", "p3=5ms", "5ms;1mbit"),
+        *("loss=1%,loss=1%", "jitter=", "=5ms", "rate=1mbit", "jitter=11s", "p3=5ms", "5ms;1mbit"),
+        *("queue=11s,1mbit", "queue=1s", "queue=1s,5ms"),
     ],
 )
 def test_what_no_link_is(text: str) -> None:

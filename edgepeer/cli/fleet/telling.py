@@ -57,7 +57,10 @@ async def _as_operator(
 
     operated = next((each for each in members if each.holder.role is Role.OPERATOR), None)
     if operated is None:
-        return "the operator of this machine is one no more"
+        return (
+            "the operator of this machine is one no more: edgepeer fleet operator add NAME, then edgepeer join as that "
+            "says, with --dir DIR/operator, DIR being the authority's"
+        )
     where = operated.where
     try:
         broker = BrokerAddress.parse(",".join(where.broker))

@@ -15,6 +15,8 @@ _RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[a-z]+|%)")
 _FOR_SOME: Final = re.compile(r"(?P<peers>p?\d+(,p?\d+)*)=(?P<link>.*)", re.IGNORECASE)
+_MOST_DELAY_S: Final = 1.0
+"""Whoever asks for the broker's answer, or a peer's, gives up after a few seconds."""
 _EXAMPLE: Final = "such as 100mbit,5ms or 10mbit/50mbit,20ms,jitter=10ms,loss=1%,queue=200ms"
 
 
@@ -34,15 +36,15 @@ class LinkShape:
     loss: float = 0.0
     """Which part of the packets is lost, in each direction, each for itself."""
     queue_s: float = 0.1
-    """How long a queue there is in front of each rate; what does not fit is lost."""
+    """How long a queue there is in front of each rate; what does not fit is lost. Without a rate there is none."""
 
     def __post_init__(self) -> None:
         for rate in (self.up_bits_per_s, self.down_bits_per_s):
             if rate is not None and not 8e3 <= rate <= 30e9:
                 raise ConfigError(f"link rate {rate:g} bit/s: must be 8kbit to 30gbit")
-        for what, seconds in (("delay", self.delay_s), ("jitter", self.jitter_s)):
-            if not 0.0 <= seconds <= 10.0:
-                raise ConfigError(f"link {what} {seconds:g} s: must be 0 to 10 s")
+        for what, seconds, most in (("delay", self.delay_s, _MOST_DELAY_S), ("jitter", self.jitter_s, 10.0)):
+            if not 0.0 <= seconds <= most:
+                raise ConfigError(f"link {what} {seconds:g} s: must be 0 to {most:g} s")
         if not 0.0 <= self.loss <= 0.5:
             raise ConfigError(f"link loss {100 * self.loss:g}%: must be 0% to 50%")
         if not 0.001 <= self.queue_s <= 10.0:
@@ -80,6 +82,10 @@ class LinkShape:
                 take("delay", seconds)
             else:
                 raise ConfigError(f"link {text!r}: {part.strip()!r} is unknown: must be {_EXAMPLE}")
+        if "queue" in found and "rate" not in found:
+            raise ConfigError(
+                f"link {text!r}: a queue is one in front of a rate, and there is none: must be {_EXAMPLE}"
+            )
         return cls(
             up_bits_per_s=found.get("rate"),
             down_bits_per_s=found.get("rate down"),
