@@ -19,7 +19,7 @@ NAMES = tuple(f"p{number:02d}" for number in range(12))
         ("5ms, 100mbit", LinkShape(up_bits_per_s=100e6, down_bits_per_s=100e6, delay_s=0.005)),
         ("2.5Gbit", LinkShape(up_bits_per_s=2.5e9, down_bits_per_s=2.5e9)),
         ("250us", LinkShape(delay_s=0.00025)),
-        ("56kbit,1s", LinkShape(up_bits_per_s=56e3, down_bits_per_s=56e3, delay_s=1.0)),
+        ("56kbit,0.5s", LinkShape(up_bits_per_s=56e3, down_bits_per_s=56e3, delay_s=0.5)),
         ("10mbit/50mbit,20ms", LinkShape(up_bits_per_s=10e6, down_bits_per_s=50e6, delay_s=0.02)),
         ("10mbit / 2gbit", LinkShape(up_bits_per_s=10e6, down_bits_per_s=2e9)),
         ("loss=1%", LinkShape(loss=0.01)),
@@ -36,7 +36,7 @@ def test_a_link_as_text(text: str, link: LinkShape) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "1.1s", "1e9bit", "5ms/5ms", "1mbit/"),
+        *("", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "0.6s", "1e9bit", "5ms/5ms", "1mbit/"),
         *("1mbit/2", "/1mbit", "1mbit,2mbit", "1mbit/2mbit/3mbit", "loss=1", "loss=51%", "1%", "jitter=1%", "queue=0s"),
         *("loss=1%,loss=1%", "jitter=", "=5ms", "rate=1mbit", "jitter=11s", "p3=5ms", "5ms;1mbit"),
         *("queue=11s,1mbit", "queue=1s", "queue=1s,5ms"),

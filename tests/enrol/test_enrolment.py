@@ -205,8 +205,9 @@ async def test_a_member_of_another_fleet_must_mean_it(office: Office, tmp_path: 
     key = (tmp_path / "p1" / "fleet" / "key.pem").read_bytes()
     async with open_office(tmp_path, role="other") as other:
         string = other.registrar.token()
-        assert "is peer p1 of greenhouse, another fleet than the join string is for, or the same" in await other.refused(
-            "p1", string
+        assert (
+            "is peer p1 of greenhouse, another fleet than the join string is for, or the same"
+            in await other.refused("p1", string)
         )
         assert (await other.join("p1", string, again=True)).anew
     assert (tmp_path / "p1" / "fleet" / "key.pem").read_bytes() != key

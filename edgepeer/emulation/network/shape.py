@@ -15,8 +15,8 @@ _RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[a-z]+|%)")
 _FOR_SOME: Final = re.compile(r"(?P<peers>p?\d+(,p?\d+)*)=(?P<link>.*)", re.IGNORECASE)
-_MOST_DELAY_S: Final = 1.0
-"""Whoever asks for the broker's answer, or a peer's, gives up after a few seconds."""
+_MOST_DELAY_S: Final = 0.5
+"""Where an answer takes more than a second, who waits for several gives up first: a broker is given 4 s, silence 3 s."""
 _EXAMPLE: Final = "such as 100mbit,5ms or 10mbit/50mbit,20ms,jitter=10ms,loss=1%,queue=200ms"
 
 
