@@ -16,7 +16,7 @@ _TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[a-z]+|%)")
 _FOR_SOME: Final = re.compile(r"(?P<peers>p?\d+(,p?\d+)*)=(?P<link>.*)", re.IGNORECASE)
 _MOST_DELAY_S: Final = 0.5
-"""Where an answer takes more than a second, who waits for several gives up first: a broker is given 4 s, silence 3 s."""
+"""Where an answer takes more than a second, who waits for several gives up: brokers are given 4 s, silence 3."""
 _EXAMPLE: Final = "such as 100mbit,5ms or 10mbit/50mbit,20ms,jitter=10ms,loss=1%,queue=200ms"
 
 
