@@ -24,9 +24,9 @@ def run(settings: EmulateSettings) -> int:
     from edgepeer.following.saving import ModelSaver
 
     settings = with_scenario(settings)
-    saver = ModelSaver(settings)
     # Peers are started by `python -m`, which finds modules in this directory; to be saved, a model is made once more.
     sys.path.insert(0, "")
+    saver = ModelSaver(settings)
     if settings.report is not None:
         prepare_report(settings.report)
     go_on_unread(save=settings.save, report=settings.report)

@@ -28,6 +28,7 @@ from edgepeer.training.checkpoint import write_atomically
 from edgepeer.training.form import CLASSIFYING, Form
 from edgepeer.training.job import Job
 from edgepeer.training.models import DENSE_NETWORKS, keras_model
+from edgepeer.training.naming import parse_function
 from edgepeer.training.npz import read_npz
 from edgepeer.training.split.dense import dense_network
 from edgepeer.training.split.export import WHOLE, read_whole
@@ -51,7 +52,7 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
         model: the job's; `described`: whether a Keras config describes it instead.
 
     Raises:
-        ConfigError: the file can't be written, or not in this format.
+        ConfigError: the file can't be written, or not in this format, or the model can't be built here.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"{what} = {path}: must end in .keras, or in .npz for a model for NumPy")
@@ -59,6 +60,9 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
         raise ConfigError(f"{what} = {path}: only {', '.join(DENSE_NETWORKS)} fit into .npz; use .keras")
     if path.suffix == ".keras" and importlib.util.find_spec("keras") is None:
         raise ConfigError(f"{what} = {path}: needs Keras here: pip install 'edgepeer[tensorflow]'; or use .npz")
+    named = parse_function(model) if not described else None
+    if named is not None and importlib.util.find_spec(named.package) is None:
+        raise ConfigError(f"{what} = {path}: needs model {model} here, too: no package {named.package!r} is installed")
     try:
         if path.is_dir():
             raise ConfigError(f"{what} = {path}: is a directory; must be a file")
