@@ -301,9 +301,10 @@ async def test_a_broker_that_has_just_lost_its_memory_is_not_taken_for_idle(brok
     """The peers are back within seconds, and say what they are at."""
     progress = JobProgress(Job(id="j2"), broker="")
     following = run_job(progress, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S, beside_others=True)
-    began = asyncio.create_task(following)
     async with asyncio.timeout(DEADLINE_S), observe(broker, "test", lambda _: None) as client:
         client.publish_retained(client.topics.view, told.view())
+        assert await client.flush(DEADLINE_S)  # or there would be nothing that tells of a job
+        began = asyncio.create_task(following)
         client.publish_retained(client.topics.job, told.job)
         with pytest.raises(JobError, match="job j1 is not done yet"):
             await began
