@@ -269,14 +269,16 @@ class Shaping:
             if (other_s := round_s(network, other, total)) < (1 - GAIN) * best_s:
                 best, best_s = other, other_s
         rate, trip = network.typical
-        line = f"{rate / 1e6:.3g} MB/s, {1e3 * trip:.3g} ms"
+        line = f"{_rate(rate)}, {1e3 * trip:.3g} ms"
         gain = now_s - best_s
         form = _named(view, best)
         if best == these or gain < max(GAIN * now_s, LEAST_S) or gain < GAIN * least:
             self._say(f"{_words(_form(view))}: {line}: {_time(now_s)} a round", now_s)
             return None, False
         mends = gain >= MENDED_S and self._mends_by(view, form)
-        why = f"{_words(form)}: {line}: {_time(best_s)} a round against {_time(now_s)} by {_words(_form(view))}"
+        words, before = _words(form), _words(_form(view))
+        before = "the same in the order before" if words == before else before
+        why = f"{words}: {line}: {_time(best_s)} a round against {_time(now_s)} by {before}"
         return Form(order=form.order, fanout=form.fanout, lanes=form.lanes, leaves=form.leaves, why=why[:200]), mends
 
     def _say(self, what: str, seconds: float) -> None:
@@ -334,5 +336,9 @@ def _words(form: Form) -> str:
     return f"{words}, leaves only {names}"
 
 
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
 def _time(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+    return f"{seconds:.2f} s" if seconds >= 0.0995 else f"{1e3 * seconds:.2g} ms"

@@ -136,6 +136,7 @@ def test_of_each_link_one_end_can_be_dialled() -> None:
     assert any({peer, first.parent(peer)} <= hidden for peer in first.ids)
     assert not any({peer, last.parent(peer)} <= hidden for peer in last.ids)
     assert fleet.reformed <= 2
+    assert last.why.endswith("by the same in the order before")
 
 
 def test_small_vectors_over_long_ways_take_a_wider_tree() -> None:
