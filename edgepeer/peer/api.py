@@ -196,7 +196,7 @@ class Peer:
         self._stack = contextlib.AsyncExitStack()
         self._keeper: StateKeeper | None = None
         self._takes_part = aside
-        """Whether runs are this peer's business: an agent's are, and those of a program that asks for one."""
+        """Whether runs are this peer's business: they are an agent's, and a program's that has asked for one."""
         self._kept_out = ""
         """Why this peer, which has no business here, has left."""
         self._came: fx.StateReceived | None = None
@@ -382,10 +382,12 @@ class Peer:
         Raises:
             NotReady: not within `timeout` seconds.
             LeftFabric: this peer has left.
-            PeerError: it has not been entered.
+            PeerError: it has not been entered, or a call was told that the fabric works on a job.
         """
         if not self._entered:
             raise PeerError(f"this peer is in no fabric: {_ENTER}")
+        if self._kept_out:
+            raise PeerError(self._kept_out)
         try:
             async with asyncio.timeout(timeout):
                 async for view in self.views():
@@ -482,6 +484,19 @@ class Peer:
         self._check_place()
         return await self._calls.allreduce_chunks(gradient, timeout, pace)
 
+    def _check_place(self) -> None:
+        """Refuse calls of a program in a fabric of agents: it would wait for rounds in which it has no part, and they
+        for what it does not bring. It leaves."""
+        view = self._view
+        if view is not None and view.run and not (self._takes_part or self._kept_out or self._closed):
+            self._kept_out = (
+                f"fabric {self._fabric_name!r} works on job {view.run}, and this program takes no part in that: "
+                "give it a fabric of its own"
+            )
+            self.stand_aside()
+        if self._kept_out:
+            raise PeerError(self._kept_out)
+
     def use_scheme(self, scheme: CodingScheme | None) -> None:
         """Rounds are coded so from the next view on, or, if they are coded already, from the next round on; None: no
         more. The same at all peers, and not in an `allreduce_chunks`.
@@ -501,7 +516,7 @@ class Peer:
         """
         if self._keeper is not None and self._keeper is not keeper:
             raise PeerError("this peer takes part in a run already, whose state another keeps: one at a time")
-        self._keeper, self._takes_part = keeper, True
+        self._keeper = keeper
 
     def detach(self, keeper: StateKeeper) -> None:
         """Ask this one no more, if it was asked."""
@@ -511,7 +526,6 @@ class Peer:
     def expect_run(self, run: str, peers: int) -> None:
         """Say that this peer is to ask for a run, of at least so many peers, once it is ready: so it does not begin
         without them what those who are at work on it would have to follow."""
-        self._takes_part = True
         self._driver.dispatch(ev.RunExpected(run, peers))
 
     def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Lineage | None = None) -> None:
@@ -627,19 +641,6 @@ class Peer:
         self.fabric.works_in(view)
         self._calls.installed(view)
         self.bell.ring()
-
-    def _check_place(self) -> None:
-        """Refuse calls of a program in a fabric of agents: it would wait for rounds in which it has no part, and they
-        for what it does not bring. It leaves."""
-        view = self._view
-        if view is not None and view.run and not (self._takes_part or self._kept_out or self._closed):
-            self._kept_out = (
-                f"fabric {self._fabric_name!r} works on job {view.run}, and this program takes no part in that: "
-                "give it a fabric of its own"
-            )
-            self.stand_aside()
-        if self._kept_out:
-            raise PeerError(self._kept_out)
 
     def _keep(self, view: View) -> None:
         state_dir = self._identity_args[0]

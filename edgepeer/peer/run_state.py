@@ -215,9 +215,8 @@ class RunState:
         self._peer.bell.ring()
         if number:
             fields = {"job": self._run, "round": number}
-            _log.info(
-                "job %s: goes on after round %d, from a neighbour's state", *fields.values(), extra={"fields": fields}
-            )
+            text = "job %s: goes on after round %d, from a neighbour's state"
+            _log.info(text, self._run, number, extra={"fields": fields})
 
     def lost(self) -> None:
         """What is here is not what the others have: a neighbour's state is wanted in its place, unless it has come."""

@@ -178,9 +178,9 @@ class Outside:
         after, step = now - self._held_at, self._limits.settle_s
         return after < step * _APART and after < step * self._rank(now, _APART)
 
-    def _rank(self, now: float, most: float) -> int:
-        """How many before this peer in the order are there, as far as it knows; those beyond `most` change nothing."""
-        return self._rolls.count_before(self._membership.id, int(max(most, 0.0)) + 1, now)
+    def _rank(self, now: float, most: int) -> int:
+        """How many before this peer in the order are there, as far as it knows; more than `most` change nothing."""
+        return self._rolls.count_before(self._membership.id, most, now)
 
     def _turn(self, now: float) -> float:
         """When it is this peer's turn to begin, if none of those before it in the order has; if that is not soon, some
@@ -190,7 +190,8 @@ class Outside:
         settled = min(rolls.appeared_at + limits.settle_s, synced + limits.settle_limit_s)
         settled = max(settled, synced + limits.settle_s)
         since = max(settled, self._quiet_since)
-        rank = self._rank(now, (now - since) / limits.found_s + 1)
+        gone_by = max(now - since, 0.0) / limits.found_s if limits.found_s else float("inf")
+        rank = self._rank(now, int(min(gone_by, MAX_MEMBERS)) + 2)
         return since + rank * limits.found_s if rank else settled
 
     def _known(self) -> Generation | None:

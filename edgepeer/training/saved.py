@@ -44,6 +44,10 @@ _MOST_LAYERS: Final = 64
 _Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
+def _is_installed(package: str) -> bool:
+    return package != "__main__" and importlib.util.find_spec(package) is not None  # that is this program itself
+
+
 def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
     """Refuse what could not be written when the training is over.
 
@@ -61,7 +65,7 @@ def check_target(what: str, path: Path, *, model: str, described: bool) -> None:
     if path.suffix == ".keras" and importlib.util.find_spec("keras") is None:
         raise ConfigError(f"{what} = {path}: needs Keras here: pip install 'edgepeer[tensorflow]'; or use .npz")
     named = parse_function(model) if not described else None
-    if named is not None and importlib.util.find_spec(named.package) is None:
+    if named is not None and not _is_installed(named.package):
         raise ConfigError(f"{what} = {path}: needs model {model} here, too: no package {named.package!r} is installed")
     try:
         if path.is_dir():

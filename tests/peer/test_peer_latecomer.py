@@ -243,6 +243,8 @@ async def test_a_program_in_a_fabric_that_works_on_a_job_is_told_so_and_holds_up
         assert [outcome.contributors for outcome in outcomes] == [("a", "b")] * 2
         with pytest.raises(PeerError, match="takes no part"):
             await program.allreduce(np.ones(3))
+        with pytest.raises(PeerError, match="takes no part"):
+            await program.ready(3)
 
 
 async def test_a_large_state_gets_through_the_broker(broker: EmbeddedBroker) -> None:

@@ -137,6 +137,7 @@ def test_targets_that_could_not_be_written(tmp_path: Path) -> None:
         ("model.npz", "cnn", "only mlp, mlp-plain, linear fit into .npz; use .keras"),
         ("taken.npz", "mlp", "is a directory; must be a file"),
         ("model.keras", "nowhere.models:make", "needs model nowhere.models:make here, too: no package 'nowhere' is"),
+        ("model.keras", "__main__:make", "no package '__main__' is installed"),
         ("absent/model.npz", "mlp", f"there is no directory {tmp_path}/absent"),
     ):
         with pytest.raises(ConfigError, match=r"^save = ") as raised:
