@@ -34,6 +34,7 @@ from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol.closing import Closing
+from edgepeer.protocol.deciding import unsure
 from edgepeer.protocol.inview import NOWHERE, InView
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.past import Decided, Dropped, Past
@@ -199,7 +200,8 @@ class Course:
         late = self.round.missing
         if self.closing.code is not None and self.closing.closed is None:
             late = sum(self.closing.missing(child) for child in here.children)
-        return here.view.names(late) or ((here.parent,) if here.parent is not None else ())
+        above = (here.parent,) if here.parent is not None else ()
+        return here.view.names(late) or unsure(here, self.round) or above
 
     def owes(self, peer: PeerId) -> bool:
         """Whether a neighbour waits for something of the round from here."""

@@ -25,10 +25,11 @@ together: round.py says why that is one proposal.
 
 from __future__ import annotations
 
+from edgepeer.ids import PeerId
 from edgepeer.protocol.inview import InView
 from edgepeer.protocol.round import Round
 
-__all__ = ["enough_hold", "holding_below", "may_say_have"]
+__all__ = ["enough_hold", "holding_below", "may_say_have", "unsure"]
 
 
 def enough_hold(here: InView, rd: Round) -> bool:
@@ -50,6 +51,17 @@ def may_say_have(here: InView, rd: Round) -> bool:
     if not here.awaited <= rd.haves.keys():
         return False
     return rd.held is not None if here.must_hold else bool(here.awaited)
+
+
+def unsure(here: InView, rd: Round) -> tuple[PeerId, ...]:
+    """Who has not said to this peer, which holds the round, that it does too, though the round waits for that."""
+    if rd.held is None or rd.decided:
+        return ()
+    if rd.closed is None:
+        return tuple(peer for peer in here.view.ids if peer in here.awaited - rd.haves.keys())
+    if here.parent is not None or enough_hold(here, rd):
+        return ()
+    return here.view.names(here.view.everyone & ~holding_below(here, rd))
 
 
 def holding_below(here: InView, rd: Round) -> int:

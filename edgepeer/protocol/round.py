@@ -341,9 +341,10 @@ class Round:
 
     @property
     def missing(self) -> int:
-        """Bit set of the positions below this peer, in any tree, that have not been heard of."""
+        """Bit set of the positions below this peer, in any tree, that have not been heard of: none, once the round's
+        end is here."""
         missing = 0
-        for lane in self.parts.values():
+        for lane in self.parts.values() if self.held is None else ():
             missing |= lane.missing
         return missing
 

@@ -28,6 +28,15 @@ def holding_root(limits: Limits | None = None) -> Machine:
     return b
 
 
+def test_a_root_waits_for_whoever_does_not_hold_it_as_long_as_too_few_do() -> None:
+    b = holding_root()
+    progress(b, "c", "c", "..0..")
+    progress(b, "e", "ed", ".0.00")
+    b.reduce("c", vector(), "c")
+    b.reduce("e", vector(), "ed")
+    assert b.node.allreduce.missing() == ("e", "c", "d")
+
+
 def holder() -> Machine:
     """One that has come to the next view with a result that may count."""
     b = coded("b")

@@ -32,6 +32,23 @@ def test_nobody_commits_before_those_who_must_hold_do() -> None:
     assert a.have("b") == ["b <- decide 1", "c <- decide 1", "round 1 = 5 of abcde"]
 
 
+def test_a_root_that_holds_the_round_waits_for_those_who_have_not_said_that_they_do() -> None:
+    a = summed_up()
+    assert a.node.allreduce.missing() == ("b", "c")
+    a.have("c")
+    assert a.node.allreduce.missing() == ("b",)
+
+
+def test_a_holder_waits_for_those_behind_it_and_then_for_the_root() -> None:
+    b = full("b", NINE)
+    b.contribute(1)
+    b.result("a", vector(9), "abcdefghi", final=False)
+    b.have("e")
+    assert b.node.allreduce.missing() == ("d",)
+    b.have("d")
+    assert b.node.allreduce.missing() == ("a",)
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations("bc")))
 def test_in_whatever_order_they_say_so(order: tuple[str, ...]) -> None:
     a = summed_up()
