@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepeer.enrol.database import Database
 from edgepeer.enrol.messages import Granted
-from edgepeer.enrol.strings import JoinString
+from edgepeer.enrol.strings import TOKEN_BYTES, JoinString
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
@@ -51,6 +51,8 @@ __all__ = ["Issued", "Registrar", "Token"]
 
 _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
+_OF_BEFORE: Final = "tokens of before"
+"""The ids of those that were good as the rotation began: in their strings is the old authority."""
 _MADE_BY: Final = {
     Role.PEER: "edgepeer fleet token",
     Role.BROKER: "edgepeer fleet token --role broker",
@@ -438,12 +440,14 @@ class Registrar:
         with self._database.change() as sql:
             if len(_authorities(sql)) > 1:
                 raise ConfigError("a rotation is under way: end it with `edgepeer fleet rotate-ca --finish`")
-            certain_time()
+            of_before = _open_tokens(sql, certain_time())
+            _note(sql, _OF_BEFORE, b"".join(bytes.fromhex(each.id) for each in of_before))
             _add_authority(sql, self.fabric)
             _sign(sql, self.fabric)
 
-    def finish(self, *, force: bool = False) -> list[str]:
-        """Drop the old authority. Returns who had no certificate of the new one.
+    def finish(self, *, force: bool = False) -> tuple[list[str], list[str]]:
+        """Drop the old authority. Returns who had no certificate of the new one, and which tokens let nobody in any
+        more: by the old one whoever has them knows this fleet.
 
         Raises:
             ConfigError: there is none to drop, or members still need it; TrustError: it can't be written.
@@ -466,8 +470,14 @@ class Registrar:
                 )
             signers = [load_key(key) for _, _, key in authorities]
             sql.execute("DELETE FROM authorities WHERE id < ?", (newest,))
+            good, of_before = _open_tokens(sql, certain_time()), _fact(sql, _OF_BEFORE) or b""
+            ids = {of_before[at : at + TOKEN_BYTES].hex() for at in range(0, len(of_before), TOKEN_BYTES)}
+            spent = [each.id for each in good if each.id in ids]
+            for token in spent:
+                _close(sql, bytes.fromhex(token))
+            _note(sql, _OF_BEFORE, b"")
             _sign(sql, self.fabric, signers)
-        return late
+        return late, spent
 
     # -- looking -------------------------------------------------------------------------------------------
 

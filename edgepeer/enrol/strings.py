@@ -14,13 +14,13 @@ from typing import Final
 
 from edgepeer.errors import ConfigError
 
-__all__ = ["JoinString", "fingerprint", "hidden", "server_name"]
+__all__ = ["TOKEN_BYTES", "JoinString", "fingerprint", "hidden", "server_name"]
 
 _PREFIX: Final = "epj1-"
 _AUTHORITY: Final = 16
-_TOKEN: Final = 4
+TOKEN_BYTES: Final = 4
 _SECRET: Final = 16
-_CHARACTERS: Final = -(-8 * (_AUTHORITY + _TOKEN + _SECRET) // 5)
+_CHARACTERS: Final = -(-8 * (_AUTHORITY + TOKEN_BYTES + _SECRET) // 5)
 _ANY: Final = re.compile(
     r"(?i)epj1-[^\s()'\",]{16,}|(?<![\w./:\\])(?=[a-z]*[2-7])[a-z2-7]{24,}(?![\w/\\-]|[.:]\w)",
 )
@@ -56,7 +56,7 @@ class JoinString:
     @classmethod
     def fresh(cls, authority: bytes) -> JoinString:
         """With a new token, for the fleet of that authority (DER)."""
-        return cls(fingerprint(authority), secrets.token_bytes(_TOKEN), secrets.token_bytes(_SECRET))
+        return cls(fingerprint(authority), secrets.token_bytes(TOKEN_BYTES), secrets.token_bytes(_SECRET))
 
     @classmethod
     def parse(cls, text: str) -> JoinString:
@@ -76,7 +76,7 @@ class JoinString:
             data = base64.b32decode(body.encode("ascii").upper() + b"=" * (-len(body) % 8))
         except ValueError:
             raise ConfigError("join string: has a character that none has: copy it, don't type it") from None
-        return cls(data[:_AUTHORITY], data[_AUTHORITY : _AUTHORITY + _TOKEN], data[_AUTHORITY + _TOKEN :])
+        return cls(data[:_AUTHORITY], data[_AUTHORITY : _AUTHORITY + TOKEN_BYTES], data[_AUTHORITY + TOKEN_BYTES :])
 
     def text(self) -> str:
         """The string; whoever has it can join."""

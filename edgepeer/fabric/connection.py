@@ -58,6 +58,8 @@ _MOST_UNREAD: Final = 65_536
 _QUEUED: Final = MessageState.MQTT_MS_QUEUED
 _GOODBYE_S: Final = 1.0
 _HUNG_UP: Final = "hung up"
+_TIMED_OUT: Final = "Operation timed out"
+"""What aiomqtt says of any answer that has not come."""
 _QUIET = logging.getLogger("edgepeer.fabric.mqtt")
 _QUIET.setLevel(logging.CRITICAL)  # what paho would say there, our own errors say better
 _LOGIN_REFUSED: Final = {"Bad user name or password", "Not authorized"}
@@ -236,6 +238,8 @@ def describe(error: BaseException) -> str:
     cause = error.__cause__ or error
     if isinstance(cause, aiomqtt.MqttCodeError):
         return "connection lost"
+    if str(cause) == _TIMED_OUT:
+        return "it let this client in, and has not answered since: see whether it hangs"
     return str(cause) or type(cause).__name__
 
 
@@ -253,7 +257,7 @@ async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain:
         async with asyncio.timeout(timeout + bytes_first / _SLOWEST_BYTES_PER_S):
             await client.publish(topic, payload, qos=1, retain=retain, timeout=math.inf)
     except TimeoutError:
-        raise aiomqtt.MqttError("Operation timed out") from None
+        raise aiomqtt.MqttError(_TIMED_OUT) from None
 
 
 def _on_their_way(client: aiomqtt.Client) -> int:

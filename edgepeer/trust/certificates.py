@@ -306,7 +306,7 @@ def expired(checked: Checked) -> TrustError | None:
         return None
     return TrustError(
         f"certificate {checked.holder.serial:x} of {checked.holder} has expired on {date(checked.ends)} (today is "
-        f"{date(now)} by this machine's clock): bring the device in again: edgepeer join HOST STRING"
+        f"{date(now)} by this machine's clock): if that is right, bring the device in again: edgepeer join HOST STRING"
     )
 
 

@@ -329,14 +329,27 @@ def test_rotation(registrar: Registrar) -> None:
     assert registrar.renew(certificate) == granted
     new = Authority.read(registrar.authorities[1])
     check(granted.certificate, [new])
-    assert registrar.finish() == []
+    assert registrar.finish() == ([], [])
     assert registrar.authorities == (new.der,)
     last = Listed.read(registrar.evictions, "greenhouse", [Authority.read(old)])
     assert last == Listed.read(registrar.evictions, "greenhouse", [new])
     with pytest.raises(TrustError, match="no authority of this fleet"):
         registrar.renew(certificate)
     registrar.rotate()
-    assert registrar.finish(force=True) == ["pi"]
+    assert registrar.finish(force=True) == (["pi"], [])
+
+
+def test_tokens_of_the_old_authority_end_with_it(registrar: Registrar) -> None:
+    """In their strings it is what their devices are to look for."""
+    used, before = registrar.token(), registrar.token(uses=3)
+    enrol(registrar, used)
+    registrar.rotate()
+    since = registrar.token()
+    assert {each.id for each in registrar.tokens()} == {before.token.hex(), since.token.hex()}
+    assert registrar.finish(force=True) == (["pi"], [before.token.hex()])
+    assert [each.id for each in registrar.tokens()] == [since.token.hex()]
+    registrar.rotate()
+    assert registrar.finish(force=True) == (["pi"], [since.token.hex()])
 
 
 def test_all_is_there_after_a_restart(registrar: Registrar, tmp_path: Path) -> None:

@@ -40,20 +40,23 @@ def rotate(settings: FleetRotateSettings) -> int:
     """Begin to use a new authority, or end the use of the old one."""
     with registrar_of(settings) as (registrar, household):
         late: list[str] = []
+        tokens: list[str] = []
         if settings.finish:
             if len(registrar.authorities) > 1 and not settings.force:
                 _hand_over(household, settings.timeout)
-            late = registrar.finish(force=settings.force)
+            late, tokens = registrar.finish(force=settings.force)
         else:
             registrar.rotate()
         told = tell(household, settings.timeout)
     if settings.json:
-        print_json({"finished": settings.finish, "left_out": late, "told": told is None})
+        print_json({"finished": settings.finish, "left_out": late, "tokens": tokens, "told": told is None})
         return 0
     if settings.finish:
         print("the old authority counts no more")
         if late:
             print(f"must join again: {', '.join(late)}")
+        for each in tokens:
+            print(f"token {each}, made under the old authority, lets nobody in any more")
     else:
         print("a new authority issues certificates; members take one as soon as they hear of it")
         print("when `edgepeer fleet list` shows nobody with the old one's: edgepeer fleet rotate-ca --finish")
