@@ -52,6 +52,8 @@ class Computing:
         self._pacing = pacing
         self._scheme = scheme
         self._vector = np.zeros(vector_size(size, job.precision), dtype=np.float32)
+        self.loss_at = self._vector.size - 1
+        """Which element of a round's vector is the loss: those before it are the gradient, and zeros."""
         self.samples = 0
         """How many samples went through the model so far."""
         self.seconds = 0.0

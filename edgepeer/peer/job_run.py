@@ -135,7 +135,8 @@ class JobRun(Run):
             except (ContributionMismatch, NotFinite, RoundTimeout) as error:
                 self._rounds.failed(number, error)
                 self._state.given_up(number)
-                raise JobError(str(error)) from error
+                more = f" (element {computing.loss_at} is the loss)" if isinstance(error, NotFinite) else ""
+                raise JobError(f"{error}{more}") from error
             if outcome.round != number:
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             mean = outcome.mean

@@ -84,7 +84,7 @@ async def test_a_job_that_diverges_ends_with_a_line_that_says_where(broker: Embe
                 fabric="lab",
                 timeout=DEADLINE_S,
             )
-    said = r"brings a vector that is not finite at element \d+, which int8 can't express"
+    said = r"brings a vector that is not finite at element \d+, which int8 can't express \(element \d+ is the loss\)"
     assert re.fullmatch(rf"all 2 peers failed: round \d+: p\d {said}", str(caught.value))
 
 
