@@ -140,7 +140,8 @@ def _said(place: str) -> Iterator[None]:
             f"fleet has another one since (then {JOIN_AGAIN}); nothing was sent"
         ) from None
     except ssl.SSLError as error:
-        reason = printable(error.reason or "TLS failed").lower().replace("_", " ")
+        spoken = "what answers does not speak TLS" if error.reason == "WRONG_VERSION_NUMBER" else ""
+        reason = spoken or printable(error.reason or "TLS failed").lower().replace("_", " ")
         raise FabricError(f"enrolment at {place}: {reason}; {serve}") from None
     except TimeoutError:
         raise FabricError(f"enrolment at {place}: no answer within {messages.PATIENCE_S:g} s; {serve}") from None

@@ -64,6 +64,18 @@ async def test_bad_requests(office: Office) -> None:
     await office.join("p1", string)
 
 
+async def test_a_port_that_speaks_something_else_is_not_the_service(office: Office) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.0 400 Bad request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as web:
+        port, string = web.sockets[0].getsockname()[1], office.registrar.token()
+        with pytest.raises(FabricError, match=r"does not speak TLS; is `edgepeer fleet serve` running at 127"):
+            await client.enrol("127.0.0.1", port, string, make_request(make_key()), "p1", exact=True)
+
+
 async def test_guesses_are_refused_without_a_look(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     string = office.registrar.token()
     wrong = JoinString(string.authority, string.token, bytes(16))
