@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from edgepeer.topology.view import View
 
 __all__ = ["VERB", "command", "plain_tree", "status_fields", "status_lines"]
+
+_MOST_REFUSED: Final = 10
+"""More lines of that would scroll away who is there."""
 
 
 def run(settings: StatusSettings) -> int:
@@ -174,8 +178,10 @@ def _lines(fields: dict[str, Any]) -> list[str]:
             lines.append(f"    waits: {peer['waits']}")
     for peer, addresses in fields["silent"].items():
         lines.append(f"announced, but silent: {peer} at {', '.join(addresses) or 'no address'}")
-    for reason, count in fields["refused"].items():
+    for reason, count in islice(fields["refused"].items(), _MOST_REFUSED):
         lines.append(f"refused: {reason}{f' ({count} times)' if count > 1 else ''}")
+    if (more := len(fields["refused"]) - _MOST_REFUSED) > 0:
+        lines.append(f"refused: {more} more kinds (--json has all)")
     if view is None:
         lines.append("view: none")
     else:

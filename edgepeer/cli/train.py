@@ -88,7 +88,7 @@ async def _withdraw(settings: TrainSettings) -> int:
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.documents import JobOver
     from edgepeer.fabric.topics import Group
-    from edgepeer.following.observe import hear_out, observe
+    from edgepeer.following.observe import hear_out, hear_the_end, observe
     from edgepeer.following.picture import Picture
     from edgepeer.trust.loading import load_trust
 
@@ -104,13 +104,17 @@ async def _withdraw(settings: TrainSettings) -> int:
         if not picture.has_job:
             print(f"fabric {settings.fabric!r} has no job")
             return 0
-        job = "(unreadable)" if picture.job is None else picture.job.id
+        found = None if picture.job is None else picture.job.id
         # Who is away hears of it when it is back, and puts it in its place no more.
-        over = None if picture.job is None or client.in_fleet else JobOver(over=picture.job.id)
-        client.publish_retained(client.topics.job, over)
+        client.publish_retained(client.topics.job, None if found is None or client.in_fleet else JobOver(over=found))
         if not await client.flush(settings.timeout):
             raise FabricError(f"broker {broker}: did not confirm within {settings.timeout:g} s")
-    print(f"job {job} is withdrawn")
+        if not await hear_the_end(picture, news, found):
+            raise FabricError(
+                f"broker {broker}: has taken that the job is over, and passes it on to nobody: do its rules let you "
+                f"write {client.topics.job}? The job goes on"
+            )
+    print(f"job {found or '(unreadable)'} is withdrawn")
     return 0
 
 

@@ -328,5 +328,8 @@ def _refusal(
     name = code.getName()
     text = "wrong user name or password" if name in _LOGIN_REFUSED else f"connection refused: {name}"
     if name in _LOGIN_REFUSED and address.tls and address.username is None:
-        text = f"refuses our certificate: it is not for a client of this fleet, or this device has been evicted{ours}"
+        text = (
+            "refuses our certificate: it is not for a client of this fleet, or has expired by the broker's clock, or "
+            f"this device has been evicted{ours}"
+        )
     return Refused(f"broker {address}: {text}")

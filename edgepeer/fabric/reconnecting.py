@@ -37,6 +37,7 @@ __all__ = ["Reconnecting"]
 _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
+_MOST_TOLD: Final = 8
 _USELESS_S: Final = (60.0, 3600.0)
 """For how long a broker is not looked for that has connected us and no more, the first time, and at most."""
 
@@ -91,6 +92,8 @@ class Reconnecting:
         """Brokers that have let us in, and hear nothing: until when they are not looked for, and for how long that
         is."""
         self._failure: FabricError | None = None
+        self._told: set[str] = set()
+        """What was said of this outage."""
         self._answered = asyncio.Event()
         """Whether the first connection will come about is known."""
         self._polite = True
@@ -103,6 +106,7 @@ class Reconnecting:
         self.count += 1
         self._useless.pop(self.broker, None)
         self._failure = None
+        self._told.clear()
         self._answered.set()
 
     def end(self, *, polite: bool | None = None) -> None:
@@ -215,13 +219,15 @@ class Reconnecting:
                 raise kind(f"broker {broker}: {reason}") from failure
 
     def _note(self, errors: Sequence[FabricError]) -> None:
-        news = self._failure is None
         error = self._failure = FabricError("; ".join(map(str, errors)))
+        news = str(error) not in self._told and len(self._told) < _MOST_TOLD
         if all(isinstance(each, Refused) for each in errors):
             self._answered.set()
         if not self.ending.is_set():
-            # Until we were connected, `first` tells; after that, each outage is told once.
+            # Until we were connected, `first` tells; after that, each reason is told once in an outage: why a broker
+            # that is back does not let us in says more than that it was away.
             level = logging.WARNING if news and self.count else logging.DEBUG
+            self._told |= {str(error)} if level == logging.WARNING else set()
             _LOG.log(level, "%s; trying again", error)
 
 

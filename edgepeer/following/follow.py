@@ -23,7 +23,7 @@ from edgepeer.fabric.events import (
 from edgepeer.following.announcing import Announcer
 from edgepeer.following.observe import hear_out, observe, question
 from edgepeer.following.picture import Picture
-from edgepeer.following.progress import JobProgress
+from edgepeer.following.progress import NOT_PASSED_ON, JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import unpack
@@ -38,6 +38,8 @@ _SETTLE_S: Final = 20.0
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
+_ECHO_S: Final = 5.0
+"""What a broker passes on to anybody it passes on to us within this time."""
 
 
 class AtEnd(Protocol):
@@ -149,9 +151,14 @@ class Follower:
         """
         progress = self._progress
         clock = asyncio.get_running_loop().time
-        moved_at, shown_at, round_then = clock(), float("-inf"), progress.round
+        began = moved_at = clock()
+        shown_at, round_then, asked = float("-inf"), progress.round, False
         while True:
             now = clock()
+            if not asked and now - began >= _ECHO_S:
+                asked = True
+                if progress.unpublished and not progress.away:
+                    progress.note(NOT_PASSED_ON)
             if self._moved or progress.round != round_then:
                 self._moved, moved_at, round_then = False, now, progress.round
             if now - shown_at >= _TICK_S or progress.finished:

@@ -19,7 +19,7 @@ from edgepeer.following.picture import Picture
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["hear_out", "observe", "question"]
+__all__ = ["hear_out", "hear_the_end", "observe", "question"]
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A peer that lives answers within this time."""
@@ -29,6 +29,8 @@ _ITS_JOB_S: Final = 1.0
 """... and the head of a fleet, once it is back, says at once what the job is."""
 _FETCHED_WITHIN_S: Final = 4.0
 """Who has followed a job to its end, and wants the model, comes for it within this time."""
+_ECHO_S: Final = 5.0
+"""What a broker passes on to anybody it passes on to us within this time."""
 
 
 @asynccontextmanager
@@ -97,6 +99,19 @@ async def hear_out(picture: Picture, news: asyncio.Event) -> None:
     if picture.is_done and not picture.busy:
         done = picture.job
         await _until(lambda: picture.job != done or bool(picture.busy), news, _FETCHED_WITHIN_S)
+
+
+async def hear_the_end(picture: Picture, news: asyncio.Event, job: str | None) -> bool:
+    """Whether the broker passes on that a job is over, which it has taken: it acknowledges what its rules forbid, too.
+
+    Args:
+        job: its id; None: it could not be read.
+    """
+
+    def over() -> bool:
+        return not picture.has_job or (job is not None and picture.job is not None and picture.job.id != job)
+
+    return await _until(over, news, _ECHO_S)
 
 
 async def _until(so: Callable[[], bool], news: asyncio.Event, within_s: float) -> bool:

@@ -24,7 +24,7 @@ from edgepeer.printable import one_line
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 
-__all__ = ["KEPT_ROUNDS", "JobProgress", "PeerState"]
+__all__ = ["KEPT_ROUNDS", "NOT_PASSED_ON", "JobProgress", "PeerState"]
 
 PeerState = Literal["gone", "joined", "starting", "running", "done", "failed"]
 
@@ -34,6 +34,11 @@ _RECENT: Final = 20
 KEPT_ROUNDS: Final = 20_000
 """Of a job with more, all of the latest half are kept, and of the earlier ones every second, fourth, eighth ..."""
 _SHARED: Final = 4096
+NOT_PASSED_ON: Final = (
+    "the broker has taken the job, and passes it on to nobody: do its rules let you write it, or does it limit how "
+    "long packets may be?"
+)
+"""Brokers acknowledge that, too."""
 
 
 class JobProgress:
@@ -70,7 +75,7 @@ class JobProgress:
         self._diverged = False
         self._waits = ""
         """Why nothing goes on, as peers say."""
-        self._away = ""
+        self.away = ""
         """Why no broker is there; empty while one is."""
         self._unheard: set[str] = set()
         """Who took part when the broker went away, and has not been heard of since."""
@@ -108,12 +113,12 @@ class JobProgress:
         """No broker is there. One that ends may say of all whom it had that they are gone, and knows of nobody when it
         is back: whoever took part is waited for until it is heard of again."""
         self.note(f"lost the broker, trying again; the job goes on meanwhile: {reason}")
-        self._away = reason
+        self.away = reason
         self._unheard |= set(self.members) & set(self.reports)
 
     def found_broker(self) -> None:
         """One has let us in."""
-        self._away = ""
+        self.away = ""
 
     def see_report(self, report: PeerReport) -> bool:
         """A peer told how far it is with a job."""
@@ -190,6 +195,11 @@ class JobProgress:
         elif self.published:
             self.withdrawn, self._replaced_by = True, job
 
+    @property
+    def unpublished(self) -> bool:
+        """Whether the broker has neither told us of the job nor of anybody who works on it."""
+        return not (self.published or self.reports or self.records)
+
     def note(self, line: str) -> None:
         """Tell the user something, once."""
         self.notes.append(one_line(line))  # peers say some of it
@@ -247,9 +257,11 @@ class JobProgress:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """Members that are in, as far as is known, and have not said that they are through."""
+        """Members that are in, as far as is known, and have not said that they are through; where no view is heard of,
+        as the broker's rules may let nobody say it: whoever has said that it works on the job."""
         there = self._unheard.union(self.present)
-        return tuple(peer for peer in self.members if peer in there and not self._final(peer))
+        members = self.members if self.view is not None else sorted(self.reports)
+        return tuple(peer for peer in members if peer in there and not self._final(peer))
 
     @property
     def done(self) -> tuple[str, ...]:
@@ -322,9 +334,11 @@ class JobProgress:
                 return f"peer {self.failed[0]} failed: {texts[0]}"
             return f"all {len(failures)} peers failed: {texts[0]}"
         known = f"; {self.failed[0]} failed: {failures[self.failed[0]]}" if failures else ""
-        if self._away:
+        if self.away:
             at = f"round {self.round} of {self.job.rounds}"
-            return f"the broker is away ({self._away}); when it was last there: {at}{known}"
+            return f"the broker is away ({self.away}); when it was last there: {at}{known}"
+        if self.unpublished:
+            return NOT_PASSED_ON
         if not self.present:
             return f"no peer is in the fabric{known}"
         wanted = self.job.wait_for

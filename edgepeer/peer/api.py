@@ -22,7 +22,7 @@ from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import MAX_ADDRESS_CHARS, MAX_ADDRESSES
 from edgepeer.fabric.inbox import JOB_LIMIT_BYTES
 from edgepeer.fabric.topics import Group, Topics
-from edgepeer.ids import Generation, Lineage, PeerId, check_fabric, keep_generation, load_identity
+from edgepeer.ids import Generation, Lineage, PeerId, check_fabric, check_peer_id, keep_generation, load_identity
 from edgepeer.peer.arguments import Arguments
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import ROUND_TIMEOUT_S, Calls
@@ -36,7 +36,7 @@ from edgepeer.peer.leaving import let_go
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.meeting import meet_others
-from edgepeer.peer.outcome import FloatArray, Outcome
+from edgepeer.peer.outcome import FloatArray, Outcome, as_peers, as_seconds
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
@@ -145,6 +145,8 @@ class Peer:
         self._trust = trust
         if trust is not None:
             peer_id = _named(trust, fabric, peer_id)
+        elif peer_id is not None:
+            check_peer_id(peer_id)
         self._identity_args = (given.state_dir, peer_id)
         self._last_view = LastView(given.state_dir, self._fabric_name)
         self._listen = listen
@@ -383,7 +385,9 @@ class Peer:
             NotReady: not within `timeout` seconds.
             LeftFabric: this peer has left.
             PeerError: it has not been entered, or a call was told that the fabric works on a job.
+            TypeError, ValueError: `peers` or `timeout` is no such number.
         """
+        peers, timeout = as_peers(peers), as_seconds(timeout)
         if not self._entered:
             raise PeerError(f"this peer is in no fabric: {_ENTER}")
         if self._kept_out:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 from collections import deque
@@ -23,13 +22,12 @@ from edgepeer.peer.outcome import (
     FloatArray,
     Outcome,
     Shapes,
-    as_number,
+    as_seconds,
     check_precision,
     check_weight,
     flatten,
     of_another_kind,
 )
-from edgepeer.printable import printable
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.topology.view import View
@@ -170,14 +168,11 @@ class Calls:
             raise
 
     def _begin(self, timeout: float) -> _Call:
-        wanted = "a positive number of seconds"
-        seconds = as_number("timeout", timeout, wanted)
-        if not 0 < seconds < math.inf:
-            raise ValueError(f"timeout = {printable(repr(timeout))}: must be {wanted}")
+        seconds = as_seconds(timeout)
         if self._waiting is not None or (self.view is not None and self._driver.node.allreduce.contributed):
             raise PeerError(
-                "another allreduce of this peer has not ended, or was cancelled in mid-round: "
-                "one at a time, or come again as another Peer"
+                "another allreduce of this peer has not ended, or was cancelled in mid-round: one at a time; if it was "
+                "cancelled, try again when the others have ended the round, or come again as another Peer"
             )
         if self.closed:
             raise LeftFabric("this peer has left the fabric")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ __all__ = [
     "FloatArray",
     "Outcome",
     "Shapes",
-    "as_number",
+    "as_peers",
+    "as_seconds",
     "check_precision",
     "check_weight",
     "flatten",
@@ -154,6 +156,32 @@ def as_number(name: str, value: object, wanted: str) -> float:
     except (TypeError, ValueError):
         pass
     raise TypeError(f"{name} = {printable(repr(value))}: must be {wanted}")
+
+
+def as_seconds(value: object) -> float:
+    """A `timeout` that a program has given.
+
+    Raises:
+        TypeError: it is no number; ValueError: it never comes, or has passed.
+    """
+    wanted = "a positive number of seconds"
+    seconds = as_number("timeout", value, wanted)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"timeout = {printable(repr(value))}: must be {wanted}")
+    return seconds
+
+
+def as_peers(value: object) -> int:
+    """How many peers a program wants to be there.
+
+    Raises:
+        TypeError: it is no whole number; ValueError: less than the one that asks.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"peers = {printable(repr(value))}: must be a whole number, 1 or more")
+    if (peers := operator.index(value)) < 1:
+        raise ValueError(f"peers = {peers}: must be a whole number, 1 or more")
+    return peers
 
 
 def check_precision(precision: str, vector: FloatVector) -> None:

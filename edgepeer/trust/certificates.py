@@ -304,9 +304,12 @@ def expired(checked: Checked) -> TrustError | None:
     now = believable()
     if now is None or now <= checked.ends:
         return None
+    joins = checked.holder.role in (Role.PEER, Role.VIEWER)
+    beside = "" if joins else "beside the authority `edgepeer fleet serve` renews it; elsewhere "
+    again = f"{beside}join again: edgepeer join HOST STRING"
     return TrustError(
         f"certificate {checked.holder.serial:x} of {checked.holder} has expired on {date(checked.ends)} (today is "
-        f"{date(now)} by this machine's clock): if that is right, bring the device in again: edgepeer join HOST STRING"
+        f"{date(now)} by this machine's clock, which is to be set if that is wrong): {again}"
     )
 
 

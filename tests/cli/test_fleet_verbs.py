@@ -212,6 +212,14 @@ def test_where_a_string_stands_that_none_should_it_is_not_shown(arguments: list[
     assert STRING[35:] not in err.lower()
 
 
+def test_the_line_for_the_service_has_its_port(run: Run) -> None:
+    """What one is to paste serves where devices look."""
+    out = run("fleet", "init", "a", "--broker", "h", "--service", "hub:7702", "--home", "f")[1]
+    assert "they look for it at hub:7702:\n  edgepeer fleet serve --listen 0.0.0.0:7702 --home " in out
+    out = run("fleet", "init", "b", "--broker", "h", "--home", "g")[1]
+    assert "they look for it at h:7701:\n  edgepeer fleet serve --home " in out
+
+
 def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> None:
     home = tmp_path / "f"
     kept = {path: path.read_bytes() for path in (*home.rglob("*.toml"), *home.rglob("[kc]*.pem"))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import pytest
 from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate, StartBroker, presence, why_not
@@ -225,3 +226,24 @@ def test_and_that_while_doubles() -> None:
         return found
 
     assert asyncio.run(main()) == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+async def test_each_reason_is_told_once_in_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """Why a broker that is back does not let us in is not that it was away."""
+    asked = Reconnecting(
+        (BrokerAddress(host="a"),), "a", will_topic=None, timeout=1, look_back=1, identity=None,
+        receive=lambda *_: None, emit=lambda _: None, serve=lambda _: asyncio.sleep(0),
+    )  # fmt: skip
+    said = ("connection lost", "connection refused", "connection refused", "wrong user name or password")
+    for count, level in ((0, []), (1, [said[0], said[1], said[3]])):
+        asked.count = count
+        caplog.clear()
+        for reason in said:
+            asked._note([FabricError(reason)])
+        warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+        assert warned == [f"{reason}; trying again" for reason in level]
+        asked.stands()
+    caplog.clear()
+    for number in range(20):  # as of several brokers, whose reasons are told together
+        asked._note([FabricError(f"reason {number}")])
+    assert len([each for each in caplog.records if each.levelno == logging.WARNING]) == 8

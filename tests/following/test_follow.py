@@ -29,9 +29,9 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.following.follow import Follower, run_job
-from edgepeer.following.observe import hear_out, observe
+from edgepeer.following.observe import hear_out, hear_the_end, observe
 from edgepeer.following.picture import Picture, saver_id
-from edgepeer.following.progress import JobProgress
+from edgepeer.following.progress import NOT_PASSED_ON, JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import ModelSaver
 from edgepeer.following.texts import summary
@@ -358,6 +358,26 @@ async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> Non
     follower = Follower(running, lambda _: None)
     with pytest.raises(JobError, match=r"nothing has moved for 0\.2 s: round 7 of 10, waiting for ash, birch, cedar"):
         await follower.finish(timeout=0.2)
+
+
+async def test_a_broker_that_passes_the_job_on_to_nobody_is_blamed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.following.follow._ECHO_S", 0.1)
+    progress = JobProgress(told.job, broker="")
+    with pytest.raises(
+        JobError, match=r"nothing has moved for 0\.4 s: the broker has taken the job, and passes it on "
+    ):
+        await Follower(progress, lambda _: None).finish(timeout=0.4)
+    assert list(progress.notes) == [NOT_PASSED_ON]
+
+
+async def test_so_is_one_that_does_not_pass_on_that_it_is_over(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepeer.following.observe._ECHO_S", 0.1)
+    picture, news = Picture(), asyncio.Event()
+    picture.take(JobSeen(pack(told.job)))
+    assert not await hear_the_end(picture, news, told.job.id)
+    for event in (JobSeen(pack(Job(id="another"))), JobSeen(None, told.job.id)):
+        picture.take(event)
+        assert await hear_the_end(picture, news, told.job.id)
 
 
 async def test_whoever_never_reports_is_named(running: JobProgress, finish: Callable[..., JobProgress]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from told import Told
 
 from edgepeer.errors import JobError
-from edgepeer.following.progress import JobProgress
+from edgepeer.following.progress import NOT_PASSED_ON, JobProgress
 from edgepeer.following.result import Spread
 from edgepeer.following.texts import summary
 
@@ -169,10 +169,25 @@ def test_trouble_in_words(running: JobProgress, told: Told) -> None:
     running.found_broker()
     assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
     empty = JobProgress(told.job, broker="embedded")
+    assert empty.trouble() == NOT_PASSED_ON
+    empty.see_job(told.job.id)
     assert empty.trouble() == "no peer is in the fabric"
     empty.see_presence("ash", told.presence("ash"))
     empty.see_view(told.view("ash"))
     assert empty.trouble() == "1 of 3 wanted peers are in"
+
+
+def test_where_no_view_is_heard_of_whoever_works_on_it_is_waited_for(told: Told) -> None:
+    """A broker's rules may let nobody say it."""
+    progress = JobProgress(told.job, broker="")
+    for peer in ("ash", "birch"):
+        progress.see_presence(peer, told.presence(peer))
+        progress.see_report(told.report(peer, "running"))
+    progress.see_report(told.report("ash", "done"))
+    assert (progress.pending, progress.finished) == (("birch",), False)
+    progress.see_report(told.report("birch", "done"))
+    assert progress.finished
+    assert progress.result().lost == ()
 
 
 def test_withdrawal(running: JobProgress) -> None:

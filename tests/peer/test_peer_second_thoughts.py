@@ -6,6 +6,7 @@ import asyncio
 import signal
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,18 @@ async def test_bad_timeouts_leave_the_peer_as_it_was(broker: EmbeddedBroker, tim
             await peer.allreduce(np.ones(2), timeout=timeout)
         with pytest.raises(TypeError, match="timeout = None: must be a positive number of seconds"):
             await peer.allreduce(np.ones(2), timeout=None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="must be a positive number of seconds"):
+            await peer.ready(timeout=timeout)
         assert (await peer.allreduce(np.ones(2), timeout=Decimal(60))).contributors == ("a",)  # type: ignore[arg-type]
         assert (await peer.allreduce(np.ones(2))).contributors == ("a",)
+
+
+@pytest.mark.parametrize("peers", ["2", None, 1.5, True, 0, -1])
+async def test_numbers_of_peers_that_can_not_be_are_refused(broker: EmbeddedBroker, peers: Any) -> None:
+    async with fleet(broker, "a") as (peer,):
+        with pytest.raises((TypeError, ValueError), match=r"peers = .*: must be a whole number, 1 or more"):
+            await peer.ready(peers)
+        assert (await peer.ready(np.int64(1))).size == 1  # type: ignore[arg-type]
 
 
 async def test_weights_that_overflow_the_dtype_are_refused(broker: EmbeddedBroker) -> None:

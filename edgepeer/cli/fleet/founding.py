@@ -33,7 +33,8 @@ def init(settings: FleetInitSettings) -> int:
     brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
     urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
     place = settings.service or format_place(brokers[0][0], SERVICE_PORT)
-    service = format_place(*host_and_port(place, SERVICE_PORT, "service"))
+    host, service_port = host_and_port(place, SERVICE_PORT, "service")
+    service = format_place(host, service_port)
     with needs():
         from edgepeer.enrol.household import Household
         from edgepeer.enrol.registrar import Registrar
@@ -57,7 +58,8 @@ def init(settings: FleetInitSettings) -> int:
     print("its broker, here or with that directory copied to where it runs:")
     print(f"  edgepeer broker --listen 0.0.0.0:{port} --fleet {household.broker}")
     print(f"here, where devices come to join and to renew their certificates; they look for it at {service}:")
-    print(f"  edgepeer fleet serve{_where(settings)}")
+    listen = "" if service_port == SERVICE_PORT else f" --listen 0.0.0.0:{service_port}"
+    print(f"  edgepeer fleet serve{listen}{_where(settings)}")
     print("for each device, a line to be pasted there:")
     print(f"  edgepeer fleet token{_where(settings)}")
     print("and then:")
