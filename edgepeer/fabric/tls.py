@@ -101,7 +101,10 @@ async def secured(sock: socket, host: str, identity: Identity | None) -> TlsSock
         if isinstance(error, ssl.SSLError):  # a subclass of OSError, which says less
             hint = ""
             if isinstance(error, ssl.SSLCertVerificationError):
-                hint = "; if it is a fleet's, say where this device has joined: --fleet"
+                hint = (
+                    "; if it is a fleet's, say where this device has joined: --fleet; if it is of an authority of your "
+                    "own, which: SSL_CERT_FILE=ca.pem"
+                )
                 if identity is not None:
                     identity.doubted = True
                     hint = (
@@ -161,7 +164,7 @@ def _foreign() -> ssl.SSLContext:
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         today = f" (today is {date(time.time())} by this machine's clock)" if error.verify_code in _OF_TIME else ""
-        return f"its certificate is not to be trusted: {error.verify_message}{today}"
+        return f"its certificate is not to be trusted: {error.verify_message.rstrip('.')}{today}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return _HUNG_UP
     return _REASONS.get(error.reason or "", f"TLS failed: {error.reason or error}")

@@ -429,8 +429,9 @@ class Peer:
         """Add up the peers' arrays. The k-th call of a peer belongs to the k-th of every other.
 
         Args:
-            value: float32 or float64 array, or list of arrays of one of these types; alike at all peers. It is
-                not copied and must not change until the call returns or is cancelled.
+            value: float32 or float64 array, or list of arrays of one of these types; alike at all peers, of which
+                only the type and the number of elements are compared. It is not copied and must not change until
+                the call returns or is cancelled.
             weight: what the value counts for (a number of samples, say); finite, not negative.
             timeout: seconds until this peer asks for the round to be given up, by everybody.
             precision: what numbers are rounded to where they travel, the same at all peers. float32: they are not,
