@@ -310,6 +310,11 @@ class FabricClient:
         """
         return self._relay.add(self.topics.relay(peer), payload)
 
+    @property
+    def all_said(self) -> bool:
+        """Whether the broker has acknowledged everything published so far."""
+        return self._idle.is_set()
+
     async def flush(self, timeout: float) -> bool:
         """Whether the broker had acknowledged everything published so far within `timeout` seconds; not if it takes
         none of what is kept on a topic, or this client has ended and delivers nothing any more."""

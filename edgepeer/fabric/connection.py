@@ -44,7 +44,10 @@ from edgepeer.trust.names import Holder
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["KEEPALIVE_S", "LARGEST_BYTES", "Refused", "broker_of", "connection", "describe", "publish", "subscribe"]
+__all__ = [
+    "KEEPALIVE_S", "LARGEST_BYTES", "SLOWEST_BYTES_PER_S", "Refused", "broker_of", "connection", "describe", "publish",
+    "subscribe",
+]  # fmt: skip
 
 KEEPALIVE_S: Final = 15
 LARGEST_BYTES: Final = 8 << 20
@@ -52,7 +55,7 @@ LARGEST_BYTES: Final = 8 << 20
 _AT_ONCE_BYTES: Final = 64 << 10
 _IN_A_TURN: Final = 64
 """Of what is here already so many reads go together. Then it is another's turn, however much more there is."""
-_SLOWEST_BYTES_PER_S: Final = 10_000
+SLOWEST_BYTES_PER_S: Final = 10_000
 _MOST_UNREAD: Final = 65_536
 """Packets that wait for the broker to read: we send few that it has not asked for by its own."""
 _QUEUED: Final = MessageState.MQTT_MS_QUEUED
@@ -254,7 +257,7 @@ async def publish(client: aiomqtt.Client, topic: str, payload: bytes, *, retain:
     """
     bytes_first = len(payload) + _on_their_way(client)
     try:
-        async with asyncio.timeout(timeout + bytes_first / _SLOWEST_BYTES_PER_S):
+        async with asyncio.timeout(timeout + bytes_first / SLOWEST_BYTES_PER_S):
             await client.publish(topic, payload, qos=1, retain=retain, timeout=math.inf)
     except TimeoutError:
         raise aiomqtt.MqttError(_TIMED_OUT) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.connection import SLOWEST_BYTES_PER_S
 from edgepeer.fabric.events import (
     Connected,
     Disconnected,
@@ -23,10 +24,10 @@ from edgepeer.fabric.events import (
 from edgepeer.following.announcing import Announcer
 from edgepeer.following.observe import hear_out, observe, question
 from edgepeer.following.picture import Picture
-from edgepeer.following.progress import NOT_PASSED_ON, JobProgress
+from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.training.job import Job
-from edgepeer.wire.documents import unpack
+from edgepeer.wire.documents import pack, unpack
 
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
@@ -39,7 +40,7 @@ _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
 _ECHO_S: Final = 5.0
-"""What a broker passes on to anybody it passes on to us within this time."""
+"""What a broker passes on to anybody it passes on to us within this time, and that of its bytes."""
 
 
 class AtEnd(Protocol):
@@ -99,7 +100,7 @@ async def run_job(
         client.clear_outdated()
         announcer = Announcer(client, progress.job, picture)
         try:
-            result = await follower.finish(timeout=timeout)
+            result = await follower.finish(timeout=timeout, said=lambda: client.all_said)
             if at_end is not None:
                 await at_end(result, follower.withdrawn, broker.beginning_with(client.broker))
         except asyncio.CancelledError:
@@ -126,6 +127,7 @@ class Follower:
         self._on_update = on_update
         self._changed = asyncio.Event()
         self._moved = False
+        self._echo_s = _ECHO_S + len(pack(progress.job)) / SLOWEST_BYTES_PER_S
         self.withdrawn = asyncio.Event()
         """As long as somebody else has taken the job back, or put another in its place."""
 
@@ -139,26 +141,29 @@ class Follower:
             self.withdrawn.clear()
         self._changed.set()
 
-    async def finish(self, *, timeout: float, settle: float = _SETTLE_S) -> JobResult:
+    async def finish(
+        self, *, timeout: float, settle: float = _SETTLE_S, said: Callable[[], bool] = lambda: True
+    ) -> JobResult:
         """Wait until the job has ended.
 
         Args:
             timeout: seconds without any sign of progress after which to give up.
             settle: the same, once a peer is done.
+            said: whether the broker has taken the job.
 
         Raises:
             JobError: all peers failed, the job was withdrawn, or nothing moved for too long.
         """
         progress = self._progress
         clock = asyncio.get_running_loop().time
-        began = moved_at = clock()
-        shown_at, round_then, asked = float("-inf"), progress.round, False
+        said_at = moved_at = clock()
+        shown_at, round_then = float("-inf"), progress.round
         while True:
             now = clock()
-            if not asked and now - began >= _ECHO_S:
-                asked = True
-                if progress.unpublished and not progress.away:
-                    progress.note(NOT_PASSED_ON)
+            if not said() or progress.away:
+                said_at = now
+            if now - said_at >= self._echo_s:
+                progress.miss_job()
             if self._moved or progress.round != round_then:
                 self._moved, moved_at, round_then = False, now, progress.round
             if now - shown_at >= _TICK_S or progress.finished:

@@ -83,6 +83,7 @@ class JobProgress:
         """Whether somebody took the job back, or put another one in its place."""
         self._replaced_by: str | None = None
         self.published = False
+        self._missed = False
 
     # What the fabric says. Each returns whether it is a sign of progress.
 
@@ -195,8 +196,14 @@ class JobProgress:
         elif self.published:
             self.withdrawn, self._replaced_by = True, job
 
+    def miss_job(self) -> None:
+        """The broker has taken the job, and there was time enough to hear of it."""
+        if self._unpublished and not self._missed:
+            self._missed = True
+            self.note(NOT_PASSED_ON)
+
     @property
-    def unpublished(self) -> bool:
+    def _unpublished(self) -> bool:
         """Whether the broker has neither told us of the job nor of anybody who works on it."""
         return not (self.published or self.reports or self.records)
 
@@ -337,7 +344,7 @@ class JobProgress:
         if self.away:
             at = f"round {self.round} of {self.job.rounds}"
             return f"the broker is away ({self.away}); when it was last there: {at}{known}"
-        if self.unpublished:
+        if self._missed and self._unpublished:
             return NOT_PASSED_ON
         if not self.present:
             return f"no peer is in the fabric{known}"

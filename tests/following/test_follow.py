@@ -363,6 +363,8 @@ async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> Non
 async def test_a_broker_that_passes_the_job_on_to_nobody_is_blamed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgepeer.following.follow._ECHO_S", 0.1)
     progress = JobProgress(told.job, broker="")
+    with pytest.raises(JobError, match=r"nothing has moved for 0\.4 s: no peer is in the fabric"):
+        await Follower(progress, lambda _: None).finish(timeout=0.4, said=lambda: False)
     with pytest.raises(
         JobError, match=r"nothing has moved for 0\.4 s: the broker has taken the job, and passes it on "
     ):

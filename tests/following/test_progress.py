@@ -169,9 +169,13 @@ def test_trouble_in_words(running: JobProgress, told: Told) -> None:
     running.found_broker()
     assert running.trouble() == "round 7 of 10, waiting for ash, birch, cedar"
     empty = JobProgress(told.job, broker="embedded")
-    assert empty.trouble() == NOT_PASSED_ON
-    empty.see_job(told.job.id)
     assert empty.trouble() == "no peer is in the fabric"
+    empty.miss_job()
+    empty.miss_job()
+    assert (empty.trouble(), list(empty.notes)) == (NOT_PASSED_ON, [NOT_PASSED_ON])
+    empty.see_job(told.job.id)
+    empty.miss_job()
+    assert (empty.trouble(), empty.noted) == ("no peer is in the fabric", 1)
     empty.see_presence("ash", told.presence("ash"))
     empty.see_view(told.view("ash"))
     assert empty.trouble() == "1 of 3 wanted peers are in"
