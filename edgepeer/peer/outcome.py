@@ -24,6 +24,7 @@ from edgepeer.ids import PeerId
 from edgepeer.printable import printable
 from edgepeer.protocol.effects import Phases, RoundCommitted
 from edgepeer.protocol.events import FloatVector
+from edgepeer.topology.view import MAX_MEMBERS
 from edgepeer.wire.codec import MAX_PAYLOAD_BYTES
 from edgepeer.wire.precision import PRECISIONS, Precision
 
@@ -53,6 +54,8 @@ ABORTED: Final[dict[str, type[PeerError]]] = {
 """What a round that has no result raises, by cause."""
 _LIGHTEST: Final = {np.dtype(kind): float(np.finfo(kind).smallest_subnormal) for kind in ("<f4", "<f8")}
 _HEAVIEST: Final = {np.dtype(kind): float(np.finfo(kind).max) for kind in ("<f4", "<f8")}
+_HEAVIEST_EACH: Final = float(np.finfo(np.float64).max) / MAX_MEMBERS
+"""Weights are added up in float64."""
 
 FloatArray: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = FloatArray | list[FloatArray]
@@ -137,6 +140,8 @@ def check_weight(weight: float, dtype: np.dtype[Any]) -> float:
     number = as_number("weight", weight, wanted)
     if not 0 <= number <= _HEAVIEST[dtype]:
         raise ValueError(f"weight = {printable(repr(weight))}: must be {wanted}")
+    if number > _HEAVIEST_EACH:
+        raise ValueError(f"weight = {number:g}: several could be infinite; must be {_HEAVIEST_EACH:g} at most")
     if 0 < number < _LIGHTEST[dtype]:
         raise ValueError(f"weight = {weight}: is 0 as a {dtype}")
     return number

@@ -62,6 +62,8 @@ async def test_weights_that_overflow_the_dtype_are_refused(broker: EmbeddedBroke
             await peer.allreduce(np.ones(2, np.float32), weight=1e300)
         with pytest.raises(ValueError, match="is 0 as a float32"):
             await peer.allreduce(np.ones(2, np.float32), weight=1e-46)
+        with pytest.raises(ValueError, match=r"several could be infinite; must be 4\.3\d+e\+304 at most"):
+            await peer.allreduce(np.ones(2), weight=1e305)
         assert (await peer.allreduce(np.float64(3), weight=1e300)).mean == 3
 
 
