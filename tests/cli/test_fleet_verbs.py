@@ -285,6 +285,16 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
 
 
+def test_who_was_let_in_by_a_clock_that_was_ahead_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = time.time()
+    with monkeypatch.context() as ahead:
+        ahead.setattr("time.time", lambda: right + 400 * 86400)
+        assert run("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
+        assert {each["state"] for each in run.json("fleet", "list", "--home", "f")["members"]} == {"member"}
+    members = run.json("fleet", "list", "--home", "f")["members"]
+    assert {each["state"] for each in members} == {"dated ahead, as this machine's clock was"}
+
+
 def test_the_rules_for_mosquitto_are_those_of_the_embedded_broker(founded: Run, tmp_path: Path) -> None:
     def rules() -> list[str]:
         lines = (tmp_path / "f" / "broker" / "mosquitto.acl").read_text().splitlines()

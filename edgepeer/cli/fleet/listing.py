@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LIST"]
 
-_SOON_S: Final = 30 * 86400.0
+_DAY_S: Final = 86400.0
+_SOON_S: Final = 30 * _DAY_S
 
 
 def list_members(settings: FleetListSettings) -> int:
@@ -72,6 +73,8 @@ def _state(each: Issued, newest: int, now: float) -> str:
         return "evicted"
     if each.ends < now:
         return "expired"
+    if each.holder.issued > now + _DAY_S:
+        return "dated ahead, as this machine's clock was"
     if each.authority != newest:
         return "has the old authority's certificate"
     if each.ends - now < min(_SOON_S, (each.ends - each.holder.issued) / 6):
