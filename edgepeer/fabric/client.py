@@ -24,7 +24,7 @@ from edgepeer.fabric import inbox
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.asking import Answers
 from edgepeer.fabric.catching_up import catch_up
-from edgepeer.fabric.connection import publish, subscribe
+from edgepeer.fabric.connection import ECHO_S, publish, subscribe
 from edgepeer.fabric.documents import Ask, Presence
 from edgepeer.fabric.events import Evicted, FabricEvent, JobSeen, PresenceGone, Synced
 from edgepeer.fabric.gate import Gate, OpenGate
@@ -47,7 +47,6 @@ __all__ = ["FabricClient"]
 _LOG = logging.getLogger(__name__)
 _JITTER: Final = random.SystemRandom()  # nobody's seed is disturbed
 _BACKOFF_S: Final = (0.2, 5.0)
-_ECHO_S: Final = 5.0
 _MEND_S: Final = 1.0
 """Whoever spoils our presence does not make us speak more often."""
 
@@ -504,7 +503,7 @@ class FabricClient:
             self._outbox.acknowledged(letter)
             self._answers.acknowledged(letter)
             if letter.topic == self._will_topic and letter.payload and not self._passed_on:
-                asyncio.get_running_loop().call_later(_ECHO_S, self._miss_ourselves, self._connections.count)
+                asyncio.get_running_loop().call_later(ECHO_S, self._miss_ourselves, self._connections.count)
 
     def _broke_off(self, letter: Letter) -> None:
         if self._connections.ending.is_set() or not self._outbox.broke_off(letter):

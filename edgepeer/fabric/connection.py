@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
 __all__ = [
-    "KEEPALIVE_S", "LARGEST_BYTES", "SLOWEST_BYTES_PER_S", "Refused", "broker_of", "connection", "describe", "publish",
-    "subscribe",
+    "ECHO_S", "KEEPALIVE_S", "LARGEST_BYTES", "SLOWEST_BYTES_PER_S", "Refused", "broker_of", "connection", "describe",
+    "publish", "subscribe",
 ]  # fmt: skip
 
 KEEPALIVE_S: Final = 15
@@ -56,6 +56,8 @@ _AT_ONCE_BYTES: Final = 64 << 10
 _IN_A_TURN: Final = 64
 """Of what is here already so many reads go together. Then it is another's turn, however much more there is."""
 SLOWEST_BYTES_PER_S: Final = 10_000
+ECHO_S: Final = 5.0
+"""What a broker passes on to anybody it passes on to us within this time, and that of its bytes."""
 _MOST_UNREAD: Final = 65_536
 """Packets that wait for the broker to read: we send few that it has not asked for by its own."""
 _QUEUED: Final = MessageState.MQTT_MS_QUEUED

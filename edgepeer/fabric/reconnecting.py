@@ -220,15 +220,15 @@ class Reconnecting:
 
     def _note(self, errors: Sequence[FabricError]) -> None:
         error = self._failure = FabricError("; ".join(map(str, errors)))
-        news = str(error) not in self._told and len(self._told) < _MOST_TOLD
         if all(isinstance(each, Refused) for each in errors):
             self._answered.set()
         if not self.ending.is_set():
             # Until we were connected, `first` tells; after that, each reason is told once in an outage: why a broker
             # that is back does not let us in says more than that it was away.
-            level = logging.WARNING if news and self.count else logging.DEBUG
-            self._told |= {str(error)} if level == logging.WARNING else set()
-            _LOG.log(level, "%s; trying again", error)
+            news = self.count > 0 and str(error) not in self._told and len(self._told) < _MOST_TOLD
+            if news:
+                self._told.add(str(error))
+            _LOG.log(logging.WARNING if news else logging.DEBUG, "%s; trying again", error)
 
 
 async def _watch(client: aiomqtt.Client) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
-from edgepeer.fabric.connection import SLOWEST_BYTES_PER_S
+from edgepeer.fabric.connection import ECHO_S, SLOWEST_BYTES_PER_S
 from edgepeer.fabric.events import (
     Connected,
     Disconnected,
@@ -39,8 +39,6 @@ _SETTLE_S: Final = 20.0
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
-_ECHO_S: Final = 5.0
-"""What a broker passes on to anybody it passes on to us within this time, and that of its bytes."""
 
 
 class AtEnd(Protocol):
@@ -127,7 +125,7 @@ class Follower:
         self._on_update = on_update
         self._changed = asyncio.Event()
         self._moved = False
-        self._echo_s = _ECHO_S + len(pack(progress.job)) / SLOWEST_BYTES_PER_S
+        self._echo_s = ECHO_S + len(pack(progress.job)) / SLOWEST_BYTES_PER_S
         self.withdrawn = asyncio.Event()
         """As long as somebody else has taken the job back, or put another in its place."""
 

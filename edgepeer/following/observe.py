@@ -12,6 +12,7 @@ from edgepeer.cancelling import mind_cancellation
 from edgepeer.errors import FabricError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.client import FabricClient
+from edgepeer.fabric.connection import ECHO_S
 from edgepeer.fabric.events import FabricEvent, Synced
 from edgepeer.fabric.topics import Group
 from edgepeer.following.picture import Picture
@@ -29,8 +30,6 @@ _ITS_JOB_S: Final = 1.0
 """... and the head of a fleet, once it is back, says at once what the job is."""
 _FETCHED_WITHIN_S: Final = 4.0
 """Who has followed a job to its end, and wants the model, comes for it within this time."""
-_ECHO_S: Final = 5.0
-"""What a broker passes on to anybody it passes on to us within this time."""
 
 
 @asynccontextmanager
@@ -109,9 +108,9 @@ async def hear_the_end(picture: Picture, news: asyncio.Event, job: str | None) -
     """
 
     def over() -> bool:
-        return not picture.has_job or (job is not None and picture.job is not None and picture.job.id != job)
+        return not picture.has_job or (picture.job is not None and picture.job.id != job)
 
-    return await _until(over, news, _ECHO_S)
+    return await _until(over, news, ECHO_S)
 
 
 async def _until(so: Callable[[], bool], news: asyncio.Event, within_s: float) -> bool:

@@ -330,7 +330,7 @@ async def test_rules_that_keep_a_peer_from_being_seen_are_blamed(
     fleet: Fleet, invite: Invite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers acknowledge what they don't pass on."""
-    monkeypatch.setattr("edgepeer.fabric.client._ECHO_S", 0.05)
+    monkeypatch.setattr("edgepeer.fabric.client.ECHO_S", 0.05)
     monkeypatch.setattr("edgepeer.fabric.amqtt_parts.may_write", lambda _, __, name: "/peer/" not in name)
     blamed, lines = asyncio.Event(), list[str]()
 

@@ -361,7 +361,7 @@ async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> Non
 
 
 async def test_a_broker_that_passes_the_job_on_to_nobody_is_blamed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgepeer.following.follow._ECHO_S", 0.1)
+    monkeypatch.setattr("edgepeer.following.follow.ECHO_S", 0.1)
     progress = JobProgress(told.job, broker="")
     with pytest.raises(JobError, match=r"nothing has moved for 0\.4 s: no peer is in the fabric"):
         await Follower(progress, lambda _: None).finish(timeout=0.4, said=lambda: False)
@@ -373,7 +373,7 @@ async def test_a_broker_that_passes_the_job_on_to_nobody_is_blamed(told: Told, m
 
 
 async def test_so_is_one_that_does_not_pass_on_that_it_is_over(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgepeer.following.observe._ECHO_S", 0.1)
+    monkeypatch.setattr("edgepeer.following.observe.ECHO_S", 0.1)
     picture, news = Picture(), asyncio.Event()
     picture.take(JobSeen(pack(told.job)))
     assert not await hear_the_end(picture, news, told.job.id)
