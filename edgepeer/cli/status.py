@@ -181,7 +181,7 @@ def _lines(fields: dict[str, Any]) -> list[str]:
     for reason, count in islice(fields["refused"].items(), _MOST_REFUSED):
         lines.append(f"refused: {reason}{f' ({count} times)' if count > 1 else ''}")
     if (more := len(fields["refused"]) - _MOST_REFUSED) > 0:
-        lines.append(f"refused: {more} more kinds (--json has all)")
+        lines.append(f"refused: {more} more kinds (--json has them)")
     if view is None:
         lines.append("view: none")
     else:

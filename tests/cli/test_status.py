@@ -198,5 +198,5 @@ def test_documents_that_do_not_count_are_named() -> None:
     picture.refused = {f"topic {number}: malformed": 1 for number in range(300)}
     lines = status_lines(status_fields(picture, fabric="lab", broker="mqtts://b"))
     assert [line for line in lines if line.startswith("refused: ")][9:] == [
-        "refused: topic 9: malformed", "refused: 290 more kinds (--json has all)",
+        "refused: topic 9: malformed", "refused: 290 more kinds (--json has them)",
     ]  # fmt: skip
