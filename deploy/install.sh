@@ -85,7 +85,7 @@ case $source in
 esac
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-    fail "$python: Python 3.11 or newer is needed (Debian 12, Raspberry Pi OS bookworm); PYTHON=... names another"
+    fail "$python: Python 3.11 or newer is needed (Debian 12 or newer, Raspberry Pi OS bookworm or newer); PYTHON=... names another"
 "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv: apt install python3-venv"
 machine=$(uname -m)
 if [ "$trainer" = tensorflow ]; then
@@ -104,7 +104,8 @@ extras=secure
 [ "$digits" = yes ] && extras=$extras,digits
 [ "$broker" = yes ] && extras=$extras,broker
 
-# What is installed, in one line: another one is another version.
+# What is installed, in one line: another one is another version. An environment is of one Python: with the next Debian's
+# it finds nothing of what is in it.
 if [ -d "$source" ]; then
     sum=$(cd "$source" && find edgepeer pyproject.toml -type f ! -name '*.pyc' -exec sha256sum {} + | sort | sha256sum)
 elif [ -f "$source" ]; then
@@ -112,7 +113,7 @@ elif [ -f "$source" ]; then
 else
     sum=$source
 fi
-what="${sum%% *} $extras"
+what="${sum%% *} $("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])') $extras"
 if [ "$changed" = yes ] && [ "$(cat "$home/current/what" 2>/dev/null || true)" = "$what" ] && [ ! -e "$home/trial" ]; then
     say "edgepeer is installed already: nothing to do"
     exit 0

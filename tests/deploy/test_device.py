@@ -1,5 +1,6 @@
-"""Devices with a systemd of their own (systemd-nspawn), from empty ones to the first round by the README alone; then an
-upgrade that fails, a loss of power, and a frozen peer. Minutes, and root: `make check-deploy` asks for it.
+"""Devices with a systemd of their own (systemd-nspawn), of either Debian that Raspberry Pi OS is made of, from empty
+ones to the first round by the README alone; then an upgrade that fails, a loss of power, and a frozen peer. Minutes,
+and root: `make check-deploy` asks for it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ NEEDS: Final = ("systemd-nspawn", "mmdebstrap", "nsenter", "ip")
 MISSING: Final = [name for name in NEEDS if shutil.which(name) is None]
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HUB, PI = "10.213.77.1", "10.213.77.2"
+RELEASES: Final = {"bookworm": "3.11", "trixie": "3.13"}  # of Debian, and their Python
 BROKEN: Final = "raise RuntimeError('this version is broken')\n"
 
 pytestmark = [
@@ -112,22 +114,27 @@ class Box:
             self._process = None
 
 
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+def wheels(tmp_path_factory: pytest.TempPathFactory, wheel: Path, release: str) -> Path:
     """All that devices get, since they have no network here."""
     into = tmp_path_factory.mktemp("wheels")
     began = time.monotonic()
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", into, "--only-binary=:all:"]
-    call(*pip, f"{wheel}[secure,broker]", "setuptools>=77")
+    call(*pip, "--python-version", RELEASES[release], f"{wheel}[secure,broker]", "setuptools>=77")
     print(f"packages were downloaded in {time.monotonic() - began:.1f} s")
     return into
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty(tmp_path_factory: pytest.TempPathFactory, release: str) -> Path:
     root = tmp_path_factory.mktemp("empty") / "root"
     packages = "systemd,systemd-sysv,dbus,python3,python3-venv,ca-certificates"
-    call("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", "bookworm", root, timeout=600)
+    call("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}", release, root, timeout=600)
     return root
 
 

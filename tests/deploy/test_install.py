@@ -94,6 +94,20 @@ def test_an_upgrade_keeps_what_was_asked_for_before(
     assert f"[{then}]" in done.stdout
 
 
+@pytest.mark.parametrize(("python", "same"), [("{}.{}".format(*sys.version_info), True), ("3.10", False)])
+def test_another_python_than_it_was_installed_with_needs_an_environment_of_its_own(
+    python: str, same: bool, tmp_path: Path
+) -> None:
+    device = Device(tmp_path)
+    (device.home / "versions/1").mkdir(parents=True)
+    (device.home / "current").symlink_to("versions/1")
+    (device.home / "current/what").write_text(f"edgepeer==1 python{python} secure\n")
+    done = device.install("--dry-run", "--if-changed", "--from", "edgepeer==1")
+    assert done.returncode == 0, done.stderr
+    assert ("nothing to do" in done.stdout) == same
+    assert ("as version 2" in done.stdout) != same
+
+
 def test_of_settings_that_were_there_it_says_what_a_fleet_needs(tmp_path: Path) -> None:
     device, needs = Device(tmp_path), 'fleet = "/var/lib/edgepeer-fleet/broker"'
     asked = ("--dry-run", "--with-broker", "--with-fleet")
