@@ -24,8 +24,8 @@ def one(name: str, options: list[str]) -> None:
     with atheris.instrument_imports(include=["edgepeer"]):
         from parsers import parsers
 
-    with tempfile.TemporaryDirectory() as root:
-        parser = parsers(Path(root))[name]
+    with tempfile.TemporaryDirectory() as root, parsers(Path(root)) as by_name:
+        parser = by_name[name]
         kept = KEPT / name
         kept.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(parser.seeds):
@@ -39,8 +39,8 @@ def each() -> int:
     from parsers import parsers
 
     seconds, failed = os.environ.get("FUZZ_SECONDS", "20"), 0
-    with tempfile.TemporaryDirectory() as root:
-        names = list(parsers(Path(root)))
+    with tempfile.TemporaryDirectory() as root, parsers(Path(root)) as by_name:
+        names = list(by_name)
     for name in names:
         (KEPT / name).mkdir(parents=True, exist_ok=True)
         options = [f"-max_total_time={seconds}", "-max_len=6000", "-timeout=10", f"-artifact_prefix={KEPT}/{name}-"]

@@ -7,7 +7,8 @@ that a terminal shows.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def _in_one_line(error: Exception) -> None:
     assert str(error).isprintable(), f"a refusal that is not one line: {str(error)!r}"
 
 
-def parsers(root: Path) -> dict[str, Parser]:
+@contextmanager
+def parsers(root: Path) -> Iterator[dict[str, Parser]]:
     """By name. They share a fleet that is made in that directory."""
     fleet = Fleet(root / "fleet", "g")
     p1, p2, operator = fleet.member("p1"), fleet.member("p2"), fleet.operator()
@@ -69,41 +71,45 @@ def parsers(root: Path) -> dict[str, Parser]:
     where = Whereabouts(fabric="g", role=Role.PEER, id="p1", broker=("mqtts://b",), service="b:7701")
     evicted = fleet.evict("alice")
     granted = messages.Granted(p1.certificate, (authority.der,), evictions, where)
-    registrar = _Registrar(root / "home")
     ours = Topics("g")
-    return {
-        "join_string": Parser(
-            _text, (ConfigError,), (JoinString.fresh(authority.der).text().encode(), b"[::1]:7701", b"host:1")
-        ),
-        "question": Parser(registrar.ask, (WireError, TrustError), registrar.seeds),
-        "answer": Parser(
-            messages.answer,
-            (WireError,),
-            tuple(map(msgspec.msgpack.encode, (granted, messages.Authorities((b"a",)), messages.Refused("no")))),
-        ),
-        "certificate": Parser(
-            lambda data: _certificate(data, authority), (TrustError,), (p1.certificate, operator.certificate)
-        ),
-        "authority": Parser(Authority.read, (TrustError,), (authority.der,)),
-        "file": Parser(
-            _file, (), (certificates.pem([authority.der]), certificates.private_pem(certificates.make_key()))
-        ),
-        "request": Parser(certificates.key_of_request, (TrustError,), (certificates.request(certificates.make_key()),)),
-        "evictions": Parser(p2.evictions.accept, (TrustError,), (evictions, evicted)),
-        "signed_evictions": Parser(
-            _Signed(fleet, p1).evictions,
-            (TrustError,),
-            tuple(msgspec.msgpack.decode(each)[1] for each in (evictions, evicted)),
-        ),
-        "envelope": Parser(_Gate(p2, ours).take, (WireError,), tuple(_signed_documents(p1, operator, ours))),
-        "document": Parser(_Gate(p2, ours, p1, operator).sign_and_take, (WireError,), tuple(_documents())),
-        "dialled": Parser(lambda data: _handshake(p1, data, server=False), (Refused,), (_hello(p1, p2),)),
-        "answered": Parser(lambda data: _handshake(p1, data, server=True), (Refused,), (_hello(p2, None),)),
-        "card": Parser(lambda data: _card(p1, p2, data), (Refused,), (b"EPL1\1" + bytes(3 + 8 + 32), b"EPNO\5sorry")),
-        "records": Parser(_records, (WireError,), (_record(b"\0\0\0\4list"),)),
-        "news": Parser(lambda data: News().take(memoryview(data)), (WireError,), (b"\0\0\0\4list",)),
-        "frames": Parser(_frames, (WireError,), tuple(_frame_seeds())),
-    }
+    with closing(_Registrar(root / "home")) as registrar:
+        yield {
+            "join_string": Parser(
+                _text, (ConfigError,), (JoinString.fresh(authority.der).text().encode(), b"[::1]:7701", b"host:1")
+            ),
+            "question": Parser(registrar.ask, (WireError, TrustError), registrar.seeds),
+            "answer": Parser(
+                messages.answer,
+                (WireError,),
+                tuple(map(msgspec.msgpack.encode, (granted, messages.Authorities((b"a",)), messages.Refused("no")))),
+            ),
+            "certificate": Parser(
+                lambda data: _certificate(data, authority), (TrustError,), (p1.certificate, operator.certificate)
+            ),
+            "authority": Parser(Authority.read, (TrustError,), (authority.der,)),
+            "file": Parser(
+                _file, (), (certificates.pem([authority.der]), certificates.private_pem(certificates.make_key()))
+            ),
+            "request": Parser(
+                certificates.key_of_request, (TrustError,), (certificates.request(certificates.make_key()),)
+            ),
+            "evictions": Parser(p2.evictions.accept, (TrustError,), (evictions, evicted)),
+            "signed_evictions": Parser(
+                _Signed(fleet, p1).evictions,
+                (TrustError,),
+                tuple(msgspec.msgpack.decode(each)[1] for each in (evictions, evicted)),
+            ),
+            "envelope": Parser(_Gate(p2, ours).take, (WireError,), tuple(_signed_documents(p1, operator, ours))),
+            "document": Parser(_Gate(p2, ours, p1, operator).sign_and_take, (WireError,), tuple(_documents())),
+            "dialled": Parser(lambda data: _handshake(p1, data, server=False), (Refused,), (_hello(p1, p2),)),
+            "answered": Parser(lambda data: _handshake(p1, data, server=True), (Refused,), (_hello(p2, None),)),
+            "card": Parser(
+                lambda data: _card(p1, p2, data), (Refused,), (b"EPL1\1" + bytes(3 + 8 + 32), b"EPNO\5sorry")
+            ),
+            "records": Parser(_records, (WireError,), (_record(b"\0\0\0\4list"),)),
+            "news": Parser(lambda data: News().take(memoryview(data)), (WireError,), (b"\0\0\0\4list",)),
+            "frames": Parser(_frames, (WireError,), tuple(_frame_seeds())),
+        }
 
 
 # -- enrolment -----------------------------------------------------------------------------------------------
@@ -135,6 +141,9 @@ class _Registrar:
         if isinstance(asked, messages.Enrol):
             string = self._string
             self._registrar.enrol(string.token, string.secret, asked.request, asked.name, exact=asked.exact)
+
+    def close(self) -> None:
+        self._registrar.close()
 
 
 # -- trust ---------------------------------------------------------------------------------------------------

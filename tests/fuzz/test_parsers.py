@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from parsers import Parser, parsers
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Parser]:
-    return parsers(tmp_path_factory.mktemp("fuzz"))
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Parser]]:
+    with parsers(tmp_path_factory.mktemp("fuzz")) as by_name:
+        yield by_name
 
 
 def test_what_is_meant_is_understood(known: dict[str, Parser]) -> None:

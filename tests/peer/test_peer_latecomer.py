@@ -137,12 +137,13 @@ async def test_who_cannot_do_the_job_stays_aside_when_it_learns_late_what_the_fa
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had failed, and came back with the last of what the broker retains: no round ended, for it was in the view."""
-    fabric, held = Fabric(), list[tuple[_Agent, FabricEvent]]()
+    fabric, held, heard = Fabric(), list[tuple[_Agent, FabricEvent]](), asyncio.Event()
     hear, prepare = _Agent._hear, job_run.JobRun._prepare
 
     def hear_later(agent: _Agent, event: FabricEvent) -> None:
         if agent._peer.id == "late" and isinstance(event, Synced):
             held.append((agent, event))
+            heard.set()
         else:
             hear(agent, event)
 
@@ -162,9 +163,9 @@ async def test_who_cannot_do_the_job_stays_aside_when_it_learns_late_what_the_fa
         await fabric.until_state("p0", "starting")
         await stack.enter_async_context(agents(broker, 1, peer_id="late"))
         await fabric.until_state("late", "failed")
+        await asyncio.wait_for(heard.wait(), DEADLINE_S)
         for agent, event in held:
             hear(agent, event)
-        assert held
         await stack.enter_async_context(agents(broker, 1, peer_id="p2"))
         await asyncio.wait([training])
         result = training.result()
