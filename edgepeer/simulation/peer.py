@@ -446,6 +446,7 @@ class SimulatedPeer:
         """Take part in the run that is wanted now, and in the one before no more."""
         if self.alive and self._task.run is not None and self.run_id != self._task.run_id:
             self.run_id, self.restored, self._may_restore = self._task.run_id, None, False
+            self._begun += 1
             self._gathers = None
             self._forget()
             self.receive(ev.RunWanted(*self._task.run))
