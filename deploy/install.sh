@@ -84,8 +84,8 @@ case $source in
     */* | *.whl) [ -e "$source" ] || fail "--from '$source': no such file" ;;
 esac
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-    fail "$python: Python 3.11 or newer is needed (Debian 12 or newer, Raspberry Pi OS bookworm or newer); PYTHON=... names another"
+version=$("$python" -c 'import sys; sys.exit(sys.version_info < (3, 11) or print("python%d.%d" % sys.version_info[:2]))' 2>/dev/null) ||
+    fail "$python: Python 3.11 or newer is needed (Debian 12, Raspberry Pi OS bookworm, or newer); PYTHON=... names another"
 "$python" -c 'import ensurepip, venv' 2>/dev/null || fail "$python has no venv: apt install python3-venv"
 machine=$(uname -m)
 if [ "$trainer" = tensorflow ]; then
@@ -113,7 +113,7 @@ elif [ -f "$source" ]; then
 else
     sum=$source
 fi
-what="${sum%% *} $("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])') $extras"
+what="${sum%% *} $version $extras"
 if [ "$changed" = yes ] && [ "$(cat "$home/current/what" 2>/dev/null || true)" = "$what" ] && [ ! -e "$home/trial" ]; then
     say "edgepeer is installed already: nothing to do"
     exit 0
