@@ -51,7 +51,7 @@ class JobProgress:
         self.view: View | None = None
         self.present: dict[str, Presence] = {}
         self.reports: dict[str, PeerReport] = {}
-        self._lives: dict[str, int] = {}
+        self._lives: dict[str, float] = {}
         self._again: set[str] = set()
         """Who took part and was started again: what it counts, it counts from then on."""
         self.records: dict[int, RoundRecord] = {}
@@ -98,10 +98,11 @@ class JobProgress:
         """A peer is in, or gone (None)."""
         self._unheard.discard(peer)
         if presence is not None:
-            another = self._lives.get(peer, presence.incarnation) != presence.incarnation
+            # Not the incarnation: who joins again, after another generation has begun, has it all in memory still.
+            another = self._lives.get(peer, presence.started) != presence.started
             if another and self.state(peer) != "done" and peer in self.reports:
                 self._again.add(peer)
-            self._lives[peer] = presence.incarnation
+            self._lives[peer] = presence.started
             news = peer not in self.present
             self.present[peer] = presence
             return news

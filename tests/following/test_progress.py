@@ -260,16 +260,21 @@ def test_how_much_was_computed_is_not_known_where_somebody_did_not_count_to_the_
 ) -> None:
     """It said less than 1, as if sums were of samples that nobody had computed."""
 
-    def restart(progress: JobProgress, incarnation: int) -> None:
+    def restart(progress: JobProgress, incarnation: int, started: float) -> None:
+        life = msgspec.structs.replace(told.presence("cedar"), incarnation=incarnation, started=started)
         progress.see_presence("cedar", None)
-        progress.see_presence("cedar", msgspec.structs.replace(told.presence("cedar"), incarnation=incarnation))
+        progress.see_presence("cedar", life)
 
     ended = finish(running)
-    restart(ended, 2)  # when it had told all
+    restart(ended, 2, 10.0)  # when it had told all
     assert ended.result().computed == pytest.approx(1.0)
     ended.see_report(told.report("cedar", "failed"))
     assert ended.result().computed is None
     ended.see_report(told.report("cedar", "running"))
-    restart(ended, 3)
+    restart(ended, 3, 10.0)  # out of the view, and in again: it goes on counting
+    ended.see_report(told.report("cedar"))
+    assert ended.result().computed == pytest.approx(1.0)
+    ended.see_report(told.report("cedar", "running"))
+    restart(ended, 4, 20.0)
     ended.see_report(told.report("cedar", samples=100))
     assert ended.result().computed is None
