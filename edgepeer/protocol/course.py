@@ -236,7 +236,8 @@ class Course:
         elif before is None:
             place.committed = view.first_round - 1
         if before is None:
-            may_be_decided |= view.epoch > 1 or view.first_round > 1  # what was before, others know
+            # What was before, others know: in this generation, or in the one that it goes on from.
+            may_be_decided |= view.epoch > 1 or view.first_round > 1 or view.goes_on > 0
         else:
             may_be_decided |= self._may_have_been_out(before.view, view)
             if before.view.generation != view.generation:

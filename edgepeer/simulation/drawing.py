@@ -141,6 +141,8 @@ def draw_schedule(
     if schedule.seed % 7 == 0:
         most = count // 2 + 1
         schedule = replace(schedule, quorum=most + schedule.seed // 7 % (count + 1 - most))
+    if schedule.seed % 11 < 2 and not coded:
+        schedule = replace(schedule, odd=round(0.3 / count, 3))
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":
         return schedule
@@ -190,6 +192,7 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         run="run",
         precision="float32",
         infinite=0.0,
+        odd=0.0,
         checkpoint=0,
         code="none",
         wait="exact",

@@ -606,7 +606,7 @@ class SimulatedPeer:
         return (
             (self.split.contribute(number), 1.0)
             if self.split is not None
-            else self._task.brought_by(self.id, number, self.run_id)
+            else self._task.brought_by(self.id, number, self.run_id, self.incarnation)
         )
 
     @property

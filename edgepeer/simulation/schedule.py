@@ -135,6 +135,9 @@ class Schedule:
     """What vectors travel as."""
     infinite: float = 0.0
     """The part of the rounds in which somebody brings a vector that is not finite: rounded ones are dropped."""
+    odd: float = 0.0
+    """The part of the vectors that no sum can be of, by peer, life and round: longer than the others, or, in rounds that
+    are rounded, not finite."""
     compute_s: float = 0.2
     """Mean compute time of a round."""
     latency_s: float = 1e-3
@@ -227,7 +230,7 @@ class Schedule:
             "compute_s": (0, 3600), "latency_s": (0, 60), "jitter_s": (0, 60), "rate_bytes_per_s": (1, 1e12),
             "uneven": (1, 1e6),
             "loss": (0, 0.9), "clocks_s": (0, 1e9), "hidden": (0, MAX_PEERS), "twice": (0, 1),
-            "infinite": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
+            "infinite": (0, 1), "odd": (0, 1), "seed": (0, 1 << 63), "after": (0, MAX_PEERS),
             "checkpoint": (0, 1_000_000), "window": (0, 1 << 30),
         }  # fmt: skip
         for name, (least, most) in bounds.items():
@@ -243,6 +246,8 @@ class Schedule:
             raise ValueError(f"precision {self.precision}: is for dtype <f4, without code and split")
         if self.infinite and self.precision == "float32":
             raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
+        if self.odd and (self.code, self.split) != ("none", "none"):
+            raise ValueError(f"odd {self.odd:g}: is for rounds without code and split")
         if self.after and self.run == "none":
             raise ValueError(f"after {self.after}: is for a run, and there is none")
         if self.checkpoint and (self.run == "none" or self.split != "none"):

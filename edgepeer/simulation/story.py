@@ -162,6 +162,7 @@ class Story:
                 run=schedule.run if schedule.run != "none" else None,
                 wait_for=schedule.peers,
                 checkpoint=schedule.checkpoint,
+                odd=schedule.odd,
             ),
             link=LinkModel(
                 latency_s=schedule.latency_s,

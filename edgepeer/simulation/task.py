@@ -41,6 +41,9 @@ class Workload:
     """After how many rounds of a run each device has another checkpoint; 0: they keep nothing over restarts."""
     weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
     """Of the contributions, in turn. What has the weight 0 is full of NaN."""
+    odd: float = 0.0
+    """The part of the contributions that no sum can be of: longer than the others, or, if sums are rounded, not finite.
+    Each life of a peer brings its own."""
 
 
 class Task:
@@ -61,6 +64,7 @@ class Task:
         self.run_id = workload.run or ""
         self.run = (workload.run, workload.wait_for) if workload.run else None
         self._runs = 1
+        self._odd = f"{rng.random()}" if workload.odd else ""
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
         self.scheme = parse_scheme(code, wait)
@@ -88,9 +92,19 @@ class Task:
         name = peer if run in ("", self.workload.run) else f"{peer} in {run}"
         return vector_of(name, number, self.workload.size, self.workload.dtype), self.weight(peer, number)
 
-    def brought_by(self, peer: PeerId, number: int, run: str) -> tuple[FloatVector, float]:
-        """What the peer's application hands to the machine."""
+    def summed(self, peer: PeerId, number: int, run: str, size: int) -> tuple[FloatVector, float]:
+        """What it was, if it is in a sum of that size: all may have brought longer vectors, as one peer alone does."""
         vector, weight = self.contribution(peer, number, run)
+        return (_longer(vector) if self._odd and size == vector.size + 1 else vector), weight
+
+    def brought_by(self, peer: PeerId, number: int, run: str, life: int) -> tuple[FloatVector, float]:
+        """What the application of that life of a peer hands to the machine."""
+        vector, weight = self.contribution(peer, number, run)
+        if self._odd and (pick := random.Random(f"{self._odd} {peer} {life} {number}")).random() < self.workload.odd:
+            if self.workload.precision == "float32" or pick.random() < 0.5:
+                vector = _longer(vector)
+            else:
+                vector = np.full_like(vector, np.inf)
         return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
 
     def all_chunks(self, outcome: fx.RoundCommitted, views: Iterable[View]) -> list[FloatVector]:
@@ -112,6 +126,10 @@ class Task:
             vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
             sums.append(np.asarray(np.sum(vectors, axis=0)))
         return sums
+
+
+def _longer(vector: FloatVector) -> FloatVector:
+    return np.append(vector, vector.dtype.type(1))
 
 
 def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> FloatVector:

@@ -189,7 +189,7 @@ class World:
         """What a peer brought to a round; where its lives brought different vectors, all of them."""
         if self.task.split is not None:
             return self.task.split.brought(peer, outcome.round)
-        return [self.task.contribution(peer, outcome.round, outcome.run)]
+        return [self.task.summed(peer, outcome.round, outcome.run, outcome.sum.size)]
 
     def all_chunks(self, outcome: fx.RoundCommitted) -> list[FloatVector]:
         """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had."""

@@ -296,7 +296,7 @@ class Program:
 
     def _bring(self, number: int) -> tuple[ev.FloatVector, float]:
         """The vector's memory is written anew for each round."""
-        vector, weight = self._task.brought_by(self._process.id, number, self._task.run_id)
+        vector, weight = self._task.brought_by(self._process.id, number, self._task.run_id, self._process.incarnation)
         memory = self._memory.setdefault((vector.size, vector.dtype.str), np.empty_like(vector))
         memory[:] = vector
         return memory, weight
