@@ -136,8 +136,8 @@ class Schedule:
     infinite: float = 0.0
     """The part of the rounds in which somebody brings a vector that is not finite: rounded ones are dropped."""
     odd: float = 0.0
-    """The part of the vectors that no sum can be of, by peer, life and round: longer than the others, or, in rounds that
-    are rounded, not finite."""
+    """The part of the vectors that no sum can be of: longer than the others, or, where sums are rounded, not finite.
+    Each life of a peer brings its own."""
     compute_s: float = 0.2
     """Mean compute time of a round."""
     latency_s: float = 1e-3

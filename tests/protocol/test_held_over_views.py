@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 import pytest
 from company import Company
-from holders import FIVE, brings, ended, full, holder, meets, summed_up
+from holders import FIVE, aborts, brings, ended, full, holder, meets, refuses, summed_up
 from transcript import Machine, vector, view
 
 from edgepeer.ids import PeerId
@@ -232,3 +234,19 @@ def test_a_member_without_the_result_is_handed_it_by_the_holder_that_took_over()
     assert c.hear(ev.TimedOut("too long")) == []
     c.view_frame("b", FIVE)
     assert ended(c.result("b", vector(5), "abcde", decided_in=FIVE.stamp, of="abcde")) == ["round 1 = 5 of abcde"]
+
+
+@pytest.mark.parametrize("held", ["", "a"])
+def test_who_comes_to_a_generation_that_goes_on_leaves_it_to_the_others_what_was_before(held: str) -> None:
+    """It dropped the first round, which those who go on had held, put forward again in the new generation, and decided
+    while it was cut off."""
+    first = msgspec.structs.replace(view(1, "abc"), goes_on=FIVE.stamp)
+    c = full("c", first)
+    c.hear(ev.Contribute(vector(np.inf), 1.0, "bf16"))  # says so, and that it holds nothing
+    assert [abort.clear for abort in aborts(c)] == [True]
+    said = meets(c, msgspec.structs.replace(view(2, "ca"), goes_on=FIVE.stamp), "a")
+    assert ended(said) == []
+    if held:
+        assert ended(brings(c, "a", 5)) == ["round 1 = 5 of abcde"]  # c holds it, too, which is half with the head
+    else:
+        assert ended(refuses(c, "a")) == ["round 1 aborted: nonfinite"]
