@@ -77,7 +77,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             {
                 "id": peer.id,
                 "incarnation": peer.incarnation,
-                "addresses": peer.addresses,
+                "addresses": peer.places,
                 "version": peer.version,
                 "started": peer.started,
                 "links": _links(picture, peer.id),
@@ -86,7 +86,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             for _, peer in sorted(picture.peers.items())
         ],
         "refused": dict(picture.refused),
-        "silent": {peer: presence.addresses for peer, presence in sorted(picture.silent.items())},
+        "silent": {peer: presence.places for peer, presence in sorted(picture.silent.items())},
         "view": None
         if view is None or picture.deserted
         else {

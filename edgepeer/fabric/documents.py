@@ -56,7 +56,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: _Count
     """Which life of the peer this is."""
     addresses: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
-    """Where it listens, as host:port, best first."""
+    """Where it listens, as host:port, best first, when that life began: they tell it from others ..."""
+    moved_to: Annotated[tuple[_Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)] = ()
+    """... and by now, if its machine has got others since."""
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Of edgepeer, for a human to read."""
     started: _Seconds = 0.0
@@ -69,6 +71,11 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     """In a fleet: what others seal with what is for this life alone."""
     machine: Annotated[str, msgspec.Meta(max_length=32)] = ""
     """See `Member.machine`."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it listens by now, as host:port, best first."""
+        return self.moved_to or self.addresses
 
 
 @readable

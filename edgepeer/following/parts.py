@@ -97,7 +97,7 @@ async def _asked(
             _log.warning("%s does not hand over its part: it is not at broker %s", peer, client.broker)
             return None
         async with few:
-            for address in picture.peers[peer].addresses:
+            for address in picture.peers[peer].places:
                 try:
                     return await _Asking(transport, hello, peer, name).ask(address, timeout=timeout)
                 except (OSError, WireError) as error:  # TimeoutError is one

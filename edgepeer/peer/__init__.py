@@ -3,6 +3,7 @@
 session.py      one connection: who is at the other end
 switchboard.py  all connections of a peer, one per other peer
 whereabouts.py  where others were found: whose machine it is that refuses
+moving.py       where this machine is by now
 meeting.py      getting to know those who are no neighbours
 leaving.py      how long one that leaves waits for the others
 driver.py       events in, effects out, one timer

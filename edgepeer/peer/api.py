@@ -36,6 +36,7 @@ from edgepeer.peer.leaving import let_go
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.meeting import meet_others
+from edgepeer.peer.moving import follow_addresses, may_move
 from edgepeer.peer.outcome import FloatArray, Outcome, as_peers, as_seconds
 from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
@@ -270,7 +271,8 @@ class Peer:
         self._stack.push_async_callback(listener.close)
         self.address = listener.address
         self.bell.ring()
-        node.introduce(self._advertise or advertised(listener.address))
+        addresses = self._advertise or advertised(listener.address)
+        node.introduce(addresses)
         self.fabric = FabricClient(
             self._broker,
             self._fabric_name,
@@ -295,6 +297,11 @@ class Peer:
             self._driver.dispatch(ev.ViewSeen(last))
         tasks.create_task(self._watch(), name="watch")
         self._stack.callback(tasks.create_task(meet_others(switchboard, lambda: self._view), name="meet").cancel)
+        if not self._advertise and may_move(listener.address):
+            moves = follow_addresses(
+                listener.address, addresses, lambda now: self.control.move(self._driver.node.me, now)
+            )
+            self._stack.callback(tasks.create_task(moves, name="addresses").cancel)
         self._stack.push_async_callback(self._leave)
 
     def _transport(self) -> Transport:
@@ -703,7 +710,8 @@ class Peer:
             if isinstance(event, seen.Evicted):
                 switchboard.leave_out(event.peer_id)
             elif isinstance(event, seen.PresenceSeen):
-                switchboard.take_in(PeerId(event.presence.id))
+                told = event.presence
+                switchboard.take_in(PeerId(told.id), told.incarnation, told.moved_to)
         self.control.hear(event)
         if isinstance(event, seen.Connected | seen.Disconnected):
             self.broker_there = isinstance(event, seen.Connected)

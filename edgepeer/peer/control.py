@@ -52,6 +52,7 @@ class ControlPlane:
         self._aside = aside
         self._synced = False
         self._started = time.time()
+        self._moved_to: tuple[str, ...] = ()
         self._said_at = float("-inf")
 
     def publish_view(self, view: View | None) -> None:
@@ -68,6 +69,11 @@ class ControlPlane:
             if self._synced:
                 self._dispatch(ev.ControlSynced())
 
+    def move(self, me: Member, addresses: tuple[str, ...]) -> None:
+        """Say where this peer listens by now; (): where it did when it began."""
+        self._moved_to = addresses
+        self.publish_presence(me)
+
     def publish_presence(self, me: Member) -> None:
         if self._aside:
             return
@@ -75,6 +81,7 @@ class ControlPlane:
             id=me.id,
             incarnation=me.incarnation,
             addresses=me.addresses,
+            moved_to=self._moved_to,
             version=VERSION,
             started=self._started,
             key=me.key or b"",

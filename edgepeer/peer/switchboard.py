@@ -153,9 +153,11 @@ class Switchboard:
         there, and the others need not wait for it."""
         self._evicted.add(peer)
 
-    def take_in(self, peer: PeerId) -> None:
-        """A peer is of the fleet, with another certificate than before if it was out."""
+    def take_in(self, peer: PeerId, incarnation: int, moved_to: tuple[str, ...]) -> None:
+        """A peer is of the fleet, with another certificate than before if it was out. `moved_to`: where that life of it
+        listens by now, if not where it did when it began."""
         self._evicted.discard(peer)
+        self._whereabouts.moved(peer, incarnation, moved_to)
 
     def may_meet(self, member: Member) -> bool:
         """Whether that peer has not been found yet where it says that it is, and may be."""
@@ -189,7 +191,7 @@ class Switchboard:
     async def _dial(self, peer: PeerId, member: Member) -> None:
         failures: list[OSError] = []
         answered = asyncio.Event()
-        addresses = member.addresses
+        addresses = self._whereabouts.addresses(member)
         if peer in self._evicted:
             failures, addresses = [ConnectionRefusedError("it was evicted")], ()
         try:

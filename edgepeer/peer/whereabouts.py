@@ -50,6 +50,8 @@ class Whereabouts:
     def __init__(self, machine: str = "") -> None:
         self._machine = machine
         self._found: dict[tuple[PeerId, str], None] = {}
+        self._moved: dict[PeerId, tuple[int, tuple[str, ...]]] = {}
+        """Who listens elsewhere by now than when its life, of that number, began."""
 
     def found(self, peer: PeerId, place: str) -> None:
         """A peer has answered there, or has called from there (host:port)."""
@@ -61,16 +63,29 @@ class Whereabouts:
         if len(self._found) > _MOST:
             del self._found[next(iter(self._found))]
 
+    def moved(self, peer: PeerId, incarnation: int, places: tuple[str, ...]) -> None:
+        """That life of a peer listens there by now; (): where it did when it began."""
+        self._moved.pop(peer, None)
+        if places:
+            self._moved[peer] = incarnation, places
+            if len(self._moved) > _MOST:
+                del self._moved[next(iter(self._moved))]
+
+    def addresses(self, member: Member) -> tuple[str, ...]:
+        """Where that life of a peer may listen, most promising first."""
+        life, places = self._moved.get(PeerId(member.id), (0, ()))
+        return tuple(dict.fromkeys((*places, *member.addresses))) if life == member.incarnation else member.addresses
+
     def is_known(self, member: Member) -> bool:
         """Whether it says something of that peer if all of its addresses refuse."""
         here = bool(self._machine) and member.machine == self._machine
-        if here and all(_is_ours(_host(address)) for address in member.addresses):
+        if here and all(_is_ours(_host(address)) for address in self.addresses(member)):
             return True
-        return any((PeerId(member.id), _host(address)) in self._found for address in member.addresses)
+        return any((PeerId(member.id), _host(address)) in self._found for address in self.addresses(member))
 
     def elsewhere(self, member: Member) -> tuple[str, ...]:
         """The addresses where that peer may be found."""
-        return tuple(address for address in member.addresses if not is_loopback(_host(address)))
+        return tuple(address for address in self.addresses(member) if not is_loopback(_host(address)))
 
 
 def _is_ours(host: str) -> bool:

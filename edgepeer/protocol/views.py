@@ -245,6 +245,8 @@ class Views:
                 self.suspect(peer, reason)
         if not orphan and not self._membership.coordinator:
             self._succession.rest()
+            if view is not None:
+                self._membership.wait_for("")  # why it could not take over says nothing any more
         return True
 
     def _try_takeover(self, view: View, parent: PeerId, reason: str, since: float) -> bool:

@@ -175,3 +175,20 @@ async def test_each_of_the_others_is_looked_for_once_unless_it_is_known() -> Non
             await asyncio.sleep(0)
         meeting.cancel()
     assert sorted(looked) == ["b", "c", "d"]
+
+
+def test_it_is_looked_for_where_that_life_has_moved_to_before_where_it_began() -> None:
+    places, moved = Whereabouts(), ("10.0.0.9:1", "10.0.0.7:1")
+    first, second = (Member(id="b", incarnation=life, addresses=("10.0.0.7:1",)) for life in (1, 2))
+    places.moved(B, 1, moved)
+    assert places.addresses(first) == moved
+    assert places.elsewhere(first) == moved
+    assert places.addresses(second) == ("10.0.0.7:1",)
+    places.found(B, "10.0.0.9:1")
+    assert places.is_known(first)
+    assert not places.is_known(second)
+    places.moved(B, 1, ())
+    assert places.addresses(first) == ("10.0.0.7:1",)
+    for number in range(5000):
+        places.moved(PeerId(f"p{number}"), 1, moved)
+    assert len(places._moved) == 4096

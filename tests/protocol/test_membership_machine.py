@@ -551,6 +551,17 @@ def test_it_is_said_why_nothing_goes_on() -> None:
     assert 10.0 <= notes[1][0] - notes[0][0] <= 11.0
 
 
+def test_nobody_waits_any_more_whose_head_is_back() -> None:
+    """It said that too few were in reach every ten seconds, while rounds went on."""
+    b, _ = deserted("b", "c", 9.0)
+    assert b.node.waits
+    b.level("a")
+    while b.now < 12.0:
+        b.frame("a", fr.Ping(waiting=False, stamp=b.now, every=1.0, epoch=4))
+        b.until(b.now + 0.5)
+    assert b.node.waits == ""
+
+
 def test_who_hears_of_the_others_takeover_stays_a_member() -> None:
     c, _ = deserted("c", "b", 2.6)
     c.votes("b")
