@@ -68,7 +68,8 @@ class Limits:
     state that is larger would never get through it."""
     tunnel_bytes: int = 1 << 20
     """What goes through a neighbour goes in pieces of at most this size; a multiple of 8."""
-    relay_bytes: int = 256 << 10
-    """What goes through the broker goes in pieces of at most this size; a multiple of 8."""
+    relay_bytes: int = 56 << 10
+    """What goes through the broker goes in pieces of at most this size; a multiple of 8. With what is around it that is
+    less than 64 KiB, which brokers take: of longer packets some end the connection (`fabric/outbox.py`)."""
     max_links: int = 256
     """How many peers may be connected at once, neighbours or not."""

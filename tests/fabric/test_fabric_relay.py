@@ -15,12 +15,14 @@ from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import connection, publish
 from edgepeer.fabric.documents import MAX_ADDRESSES
 from edgepeer.fabric.events import Connected, Disconnected, RelaySeen, Synced
+from edgepeer.fabric.outbox import LONG_BYTES
 from edgepeer.fabric.relay import RELAY_LIMIT_BYTES, RelayQueue
 from edgepeer.fabric.topics import Group, Topics
 from edgepeer.ids import PeerId
 from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.translation import as_protocol
 from edgepeer.protocol import events as ev
+from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.rollcall import letter
 from edgepeer.topology.view import MAX_MEMBERS, Member, View
 from edgepeer.transport.base import Traffic
@@ -204,3 +206,9 @@ async def test_whatever_paho_has_not_begun_to_send_goes_first_too() -> None:
                 task.cancel()
             await asyncio.gather(*saying, return_exceptions=True)
             over.set()
+
+
+def test_a_piece_of_a_vector_is_no_long_packet() -> None:
+    """Of what is longer it is said, by and by, that the broker ends the connection."""
+    around_it = 4096  # topic, packet and frame header, the seal
+    assert Limits().relay_bytes + around_it <= LONG_BYTES
