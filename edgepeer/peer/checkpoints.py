@@ -92,19 +92,23 @@ class Checkpoints:
             diverged=diverged,
             state=state,
         )
+        written = False
         try:
             write_checkpoint(self.directory, checkpoint)
+            written = True
         except OSError as error:
             self.failed += 1
             self._complain(f"checkpoint of round {number} is not written to", error)
-            return
-        self.written += 1
+        self.written += written
         try:
-            prune_checkpoints(self.directory, self._keep)
+            prune_checkpoints(self.directory, self._keep)  # also then: it may be there all the same, but not to last
         except OSError as error:
-            self._complain(
-                "earlier checkpoints are not removed from", error, "training goes on, until there is no room"
-            )
+            if written:
+                self._complain(
+                    "earlier checkpoints are not removed from", error, "training goes on, until there is no room"
+                )
+            return
+        if not written:
             return
         if self._trouble:
             _log.info("checkpoints are written to %s again", self.directory)

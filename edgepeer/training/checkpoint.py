@@ -12,6 +12,7 @@ which round the loss has not been finite, and the length of the state; the state
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import struct
@@ -95,7 +96,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
     """Write it as the newest of the directory, which is made if need be. Returns the file.
 
     Raises:
-        OSError: it can't be written; those that are there are as they were.
+        OSError: as `write_atomically`; those that are there are as they were.
     """
     directory.mkdir(parents=True, exist_ok=True)
     fields = {name: getattr(checkpoint, name) for name in _CheckpointHeader.__struct_fields__ if name != "state_bytes"}
@@ -210,7 +211,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int = 0o600) 
         mode: who may read and write it, but for what the process's umask takes away.
 
     Raises:
-        OSError: it can't be written; what was there is as it was.
+        OSError: it can't be written, and what was there is as it was; or it is there, and may not last.
     """
     fresh = path.with_name(path.name + _UNFINISHED)
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -231,6 +232,9 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int = 0o600) 
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some file systems have no such thing for directories: 9p, shared folders
+            raise
     finally:
         os.close(directory)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,34 @@ def test_a_damaged_list_of_endings_is_told(
 def test_a_checkpoint_without_a_state_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match="state_dir must say where checkpoints go"):
         PeerSettings(checkpoint_every=10)
+
+
+def without_directories(monkeypatch: pytest.MonkeyPatch, fails_with: int) -> None:
+    """A file system that brings files to the disk, but not directories."""
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(fails_with, os.strerror(fails_with))
+        sync(handle)
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+
+
+def test_where_directories_are_never_brought_to_the_disk_a_checkpoint_is_one(
+    store: Checkpoints, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_directories(monkeypatch, errno.EINVAL)
+    for number in range(1, 8):
+        save(store, number)
+    assert (store.written, store.failed) == (7, 0)
+    assert len(list_checkpoints(store.directory)) == 3
+    assert caplog.text == ""
+
+
+def test_checkpoints_that_may_not_last_do_not_pile_up(store: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_directories(monkeypatch, errno.EIO)
+    for number in range(1, 8):
+        save(store, number)
+    assert (store.written, store.failed) == (0, 7)
+    assert len(list_checkpoints(store.directory)) == 3
