@@ -299,11 +299,12 @@ class Allreduce:
             return
         misfit = rd.misfit(wide, self._limits.max_vector_bytes)
         lane = rd.part(frame.lane, wide) if not misfit else None
+        contributors = unpack_set(frame.contributors)
         if lane is None:
-            if misfit and rd.want_abort("mismatch", f"{peer} brings {misfit} at {self._place.me}"):
+            if misfit and rd.misfits(peer, frame, f"{peer} brings {misfit} at {self._place.me}", contributors):
                 self.go_on()
             return
-        stream, contributors = lane.streams[peer], unpack_set(frame.contributors)
+        stream = lane.streams[peer]
         if astray := _astray(lane, frame, payload_bytes):
             self._around.refuse(peer, f"Reduce {astray}")
         elif contributors != stream.expected or not contributors:

@@ -43,7 +43,7 @@ from edgepeer.protocol.lane import Lane, spans
 from edgepeer.protocol.rates import Rates
 from edgepeer.protocol.streams import NOTHING, Held, digest_of, digest_of_all
 from edgepeer.topology.view import View
-from edgepeer.wire.frames import Abort, Cause, Commit, pack_set
+from edgepeer.wire.frames import Abort, Cause, Commit, Reduce, pack_set
 from edgepeer.wire.precision import Precision
 
 __all__ = ["MOVES", "Contribution", "Round", "Stage"]
@@ -459,6 +459,16 @@ class Round:
         """A child says so. Returns whether anything of it is news."""
         clear = frame.clear and self.lane.streams[peer].give_up()
         return self.want_abort(frame.cause, frame.reason) or clear
+
+    def misfits(self, peer: PeerId, frame: Reduce, why: str, contributors: int) -> bool:
+        """A child's partial sum does not fit, so no sum can come of the round. Returns whether anything of it is news.
+
+        In the first tree it says all the same what one says that fits: all at and below the child have said what they
+        bring, and hold nothing.
+        """
+        stream = self.lane.streams.get(peer) if frame.lane <= 1 else None
+        clear = stream is not None and contributors == stream.expected and stream.give_up()
+        return self.want_abort("mismatch", why) or clear
 
     def bear(self) -> None:
         """It has to go on all the same."""

@@ -250,3 +250,27 @@ def test_who_comes_to_a_generation_that_goes_on_leaves_it_to_the_others_what_was
         assert ended(brings(c, "a", 5)) == ["round 1 = 5 of abcde"]  # c holds it, too, which is half with the head
     else:
         assert ended(refuses(c, "a")) == ["round 1 aborted: nonfinite"]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_who_brings_what_does_not_fit_has_said_as_well_that_nothing_is_held(lanes: int) -> None:
+    """The round stood still: it was waited for what the child holds, which had told already that it is nothing."""
+    c = Machine("c").join(view(2, "cab", lanes=lanes), up="ab")  # it has come late, so the round may be decided
+    c.hear(ev.Contribute(vector(*range(96)), 1.0))
+    long = {"lane": 1, "total": 97} if lanes > 1 else {}
+    said = c.reduce("a", vector(*range(32 if lanes > 1 else 97)), "a", **long)
+    assert not any("drop" in line for line in said)
+    part = {"lane": 1, "total": 96} if lanes > 1 else {}
+    said = c.reduce("b", vector(*range(32 if lanes > 1 else 96)), "b", **part)
+    assert [line for line in said if "drop" in line] == [
+        "a <- drop 1: mismatch complete",
+        "b <- drop 1: mismatch complete",
+    ]
+
+
+def test_a_sum_that_does_not_fit_and_is_of_others_says_nothing() -> None:
+    """Only who is at or below the child has spoken by it."""
+    c = Machine("c").join(view(2, "cab"), up="ab")
+    c.contribute(1)
+    c.reduce("b", vector(1), "b")
+    assert not any("drop" in line for line in c.reduce("a", vector(1, 2), "ab"))
