@@ -91,7 +91,15 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
                 state_dir=(lambda name: fleet.home(name) / "state") if paced else None,
             )
             with RoundFeed(fleet.home(name) / "rounds.jsonl" for name in names) as feed:
-                injector = FaultInjector(faults, scene, progress, refresh=lambda: progress.see_logged(feed.read()))
+
+                def look() -> None:
+                    progress.see_logged(feed.read())
+
+                def show(known: JobProgress) -> None:
+                    look()  # the result is of what is known then
+                    on_update(known)
+
+                injector = FaultInjector(faults, scene, progress, refresh=look)
 
                 async def save(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
                     homes = [fleet.home(name) / "state" for name in result.done]
@@ -99,7 +107,7 @@ async def emulate(settings: EmulateSettings, on_update: Callable[[JobProgress], 
 
                 job_run = run_job(
                     progress,
-                    on_update,
+                    show,
                     broker=broker.address,
                     fabric=settings.fabric,
                     timeout=settings.timeout,

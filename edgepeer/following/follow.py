@@ -64,7 +64,8 @@ async def run_job(
     """Publish `progress.job` in the fabric, follow it to its end, and clear it.
 
     Args:
-        on_update: called several times a second, on the event loop.
+        on_update: called several times a second, on the event loop, and just before the result is made: it may tell
+            `progress` what else is known.
         identity: in a fleet, an operator's: only its jobs count there.
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
         at_end: awaited when the job is done, before it is cleared: its peers still have its state.

@@ -360,6 +360,16 @@ async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> Non
         await follower.finish(timeout=0.2)
 
 
+async def test_what_is_known_at_the_last_update_is_in_the_result(told: Told) -> None:
+    progress = told.running()
+    progress.see_telemetry(told.telemetry(*(told.record(number) for number in range(1, 11))))
+    for peer in told.peers:
+        progress.see_report(told.report(peer))
+    last = told.logged("birch", told.record(10, paths=("via ash",)))
+    result = await Follower(progress, lambda known: known.see_logged([last])).finish(timeout=DEADLINE_S)
+    assert result.detours(10) == ("via ash",)
+
+
 async def test_a_broker_that_passes_the_job_on_to_nobody_is_blamed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgepeer.following.follow.ECHO_S", 0.1)
     progress = JobProgress(told.job, broker="")
