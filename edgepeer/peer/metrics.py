@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,7 +28,7 @@ __all__ = ["Metrics"]
 _ROLES: Final = ("parent", "child", "lane", "backup")
 _PATHS: Final = ("direct", "via", "relay", "none")
 _SPLIT: Final = {
-    "computed": ("split_iterations_computed", "Iterations of the split job, those that were done again included."),
+    "computed": ("split_iterations_computed", "Iterations of split jobs, those that were done again included."),
     "corrected": ("split_lines_corrected", "Wrong lines that were corrected, in the fleet."),
     "damaged": ("split_lines_damaged", "Lines that were damaged on their way and made up for, in the fleet."),
     "erased": ("split_contributions_erased", "Contributions that were missing and made up for, in the fleet."),
@@ -43,6 +43,8 @@ _SPLIT: Final = {
     "harmless": ("soft_errors_harmless", "Those of them that are lost in rounding."),
     "reverted": ("soft_errors_restored", "Those of them before which training went back."),
 }
+_OF_THIS_PEER: Final = ("injected", "found", "harmless", "reverted")
+"""Of those: counted from 0 on whenever this peer takes a job up; the others from when the fleet did."""
 _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -67,6 +69,11 @@ class Metrics:
         self._peer: Peer | None = None
         self._checkpoints: Checkpoints | None = None
         self._split: Mapping[str, int] = {}
+        self._split_job = ""
+        self._split_most: Counter[str] = Counter()
+        """Of the split job, by the names of _SPLIT, the most that was counted ..."""
+        self._split_before: Counter[str] = Counter()
+        """... and of all before it: counters never fall."""
         self.url = ""
         """Where they are served; empty if they aren't."""
 
@@ -138,9 +145,22 @@ class Metrics:
         if evaluation is not None:
             self._evaluation = evaluation
 
-    def split(self, numbers: Mapping[str, int]) -> None:
+    def split(self, job: str, numbers: Mapping[str, int]) -> None:
         """How a split job stands: what the fleet and this peer have counted, and what it holds."""
+        if job != self._split_job:
+            self._settle(_SPLIT)
+            self._split_job = job
         self._split = numbers
+        self._split_most |= Counter({key: numbers.get(key, 0) for key in _SPLIT})
+
+    def split_over(self) -> None:
+        """This peer has no part in the split job any more, and may have one in it again."""
+        self._split = {}
+        self._settle(_OF_THIS_PEER)
+
+    def _settle(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._split_before[key] += self._split_most.pop(key, 0)
 
     def aborted(self) -> None:
         """A round has ended without a result for this peer."""
@@ -205,7 +225,7 @@ class Metrics:
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"edgepeer_{name}", text, value)
         for key, (name, text) in _SPLIT.items():
-            yield CounterMetricFamily(f"edgepeer_{name}", text, self._split.get(key, 0))
+            yield CounterMetricFamily(f"edgepeer_{name}", text, self._split_before[key] + self._split_most[key])
         yield from _links(peer.links)
 
 

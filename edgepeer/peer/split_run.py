@@ -76,7 +76,8 @@ class SplitRun(Run):
 
     def close(self) -> None:
         super().close()
-        self._metrics.split({})
+        self._count()  # what there was since it told of an iteration
+        self._metrics.split_over()
 
     # -- before the first round ----------------------------------------------------------------------------
 
@@ -261,10 +262,15 @@ class SplitRun(Run):
             made=tuple(map(_made, made)),
         )
         standing = self._standing()
-        self._metrics.split({**standing, **counts, "reverted": standing["restored"]})
+        self._count()
         if standing != self._told or self._rounds.report_due:
             self._told = standing
             self._report("running")
+
+    def _count(self) -> None:
+        if self._program is not None:
+            standing = self._standing()
+            self._metrics.split(self._job.id, {**standing, **self._counts(), "reverted": standing["restored"]})
 
     def _counts(self) -> dict[str, int]:
         """By the names of RoundRecord."""
@@ -286,8 +292,7 @@ class SplitRun(Run):
 
     def _report(self, state: str, *, error: str = "", digest: str = "", evaluation: Evaluation | None = None) -> None:
         program, standing = self._program, self._standing()
-        if program is not None:
-            self._metrics.split({**standing, **self._counts(), "reverted": standing["restored"]})
+        self._count()
         self._rounds.report(
             state,  # type: ignore[arg-type]  # one of the four literals, always
             error=error,

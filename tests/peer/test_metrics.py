@@ -262,7 +262,9 @@ async def test_a_split_job_is_counted() -> None:
         metrics.watch(a_peer(()), Checkpoints(None, every=0, keep=1))
         before = await scrape(metrics.url)
         assert (before["edgepeer_cell"], before["edgepeer_held_bytes"]) == (-1, 0)
-        metrics.split({"corrected": 3, "restored": 1, "reverted": 2, "undetected": 4, "held_bytes": 900, "cell": 5})
+        metrics.split(
+            "j1", {"corrected": 3, "restored": 1, "reverted": 2, "undetected": 4, "held_bytes": 900, "cell": 5}
+        )
         samples = await scrape(metrics.url)
     assert samples["edgepeer_split_lines_corrected_total"] == 3
     assert samples["edgepeer_split_restores_total"] == 1
@@ -270,6 +272,46 @@ async def test_a_split_job_is_counted() -> None:
     assert samples["edgepeer_soft_errors_undetected"] == 4
     assert samples["edgepeer_split_contributions_erased_total"] == 0
     assert (samples["edgepeer_cell"], samples["edgepeer_held_bytes"]) == (5, 900)
+
+
+async def test_what_split_jobs_count_never_falls() -> None:
+    async def counted() -> tuple[float, float]:
+        seen = await scrape(metrics.url)
+        return seen["edgepeer_split_lines_corrected_total"], seen["edgepeer_soft_errors_found_total"]
+
+    async with Metrics("0") as metrics:
+        metrics.watch(a_peer(()), Checkpoints(None, every=0, keep=1))
+        metrics.split("j1", {"corrected": 3, "found": 2, "undetected": 4, "held_bytes": 900, "cell": 5})
+        metrics.split_over()
+        samples = await scrape(metrics.url)
+        assert [samples[f"edgepeer_{name}"] for name in ("held_bytes", "cell", "soft_errors_undetected")] == [0, -1, 0]
+        assert await counted() == (3, 2)
+        metrics.split("j1", {"corrected": 0, "found": 0})  # it takes part again, and has not heard from the others yet
+        assert await counted() == (3, 2)
+        metrics.split("j1", {"corrected": 4, "found": 1})  # the fleet has counted on, this peer from 0
+        assert await counted() == (4, 3)
+        metrics.split_over()
+        metrics.split("j2", {"corrected": 1, "found": 0})
+        assert await counted() == (5, 3)
+        metrics.split("j2", {"corrected": 0, "found": 1})  # goes on from an older state
+        assert await counted() == (5, 4)
+
+
+async def test_a_split_job_that_is_over_has_counted(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    job = new_job(
+        id="j1", model="mlp-plain", batch_size=20, rounds=4, wait_for=3, split="replicate:m=1,n=1,copies=3",
+        optimizer="sgd",
+    )  # fmt: skip
+    caplog.set_level(logging.INFO, logger="edgepeer")
+    async with agents(broker, 3, metrics_port="0"):
+        await train(broker, job)
+        urls = re.findall(r"metrics at (\S+)", caplog.text)
+        async with asyncio.timeout(DEADLINE_S):
+            while caplog.text.count("job j1 is over") < 3:  # noqa: ASYNC110  # no Event
+                await asyncio.sleep(0.01)
+        seen = [await scrape(url) for url in urls]
+    assert [each["edgepeer_split_iterations_computed_total"] for each in seen] == [4, 4, 4]
+    assert [each["edgepeer_held_bytes"] for each in seen] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("turns", range(1, 5))
