@@ -136,8 +136,9 @@ class JobResult:
 
     @property
     def bytes_sent(self) -> dict[str, int]:
-        """Bytes sent to other peers, by every peer that finished: the others did not count to the end."""
-        return {peer: self.reports[peer].bytes_sent for peer in self.done}
+        """Bytes sent to other peers, by every peer that finished and was never started again: the others did not count
+        to the end, or not from the beginning."""
+        return {peer: self.reports[peer].bytes_sent for peer in self.done if peer not in self.again}
 
     @property
     def computed(self) -> float | None:

@@ -147,10 +147,7 @@ def summary(result: JobResult) -> Iterator[SummaryRow]:
     yield from _rounds(result)
     yield SummaryRow("round time", _spread(result.round_seconds))
     yield SummaryRow("allreduce time", _spread(result.allreduce_seconds))
-    sent = result.bytes_sent
-    yield SummaryRow("bytes sent", f"median {amount(median(sent.values()))} a peer")
-    for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
-        yield SummaryRow("", row)
+    yield from _sent(result)
     yield from _digests(result)
     if result.job.split:
         yield from _split(result)
@@ -189,6 +186,16 @@ def _rounds(result: JobResult) -> Iterator[SummaryRow]:
     if rerouted:
         names = sorted({path for found in rerouted for path in found})
         yield SummaryRow("", f"{len(rerouted)} of them with links on detours: {briefly(names)}")
+
+
+def _sent(result: JobResult) -> Iterator[SummaryRow]:
+    sent, partly = result.bytes_sent, [peer for peer in result.done if peer in result.again]
+    yield SummaryRow("bytes sent", f"median {amount(median(sent.values()))} a peer" if sent else "not known")
+    if sent:
+        for row in _chunks([f"{peer} {amount(count)}" for peer, count in sent.items()]):
+            yield SummaryRow("", row)
+    if partly:
+        yield SummaryRow("", f"not known of {briefly(partly)}: started again on the way")
 
 
 def _coded(result: JobResult) -> Iterator[SummaryRow]:

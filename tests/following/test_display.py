@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -175,6 +176,19 @@ def test_summary(running: JobProgress, told: Told, finish: Finish) -> None:
     assert rows["parameters bit-identical on all 3 peers"] == "yes (abababababababab)"
     assert all(good for _, _, good in summary(result))
     assert "ash 1.6 MB, birch 1.6 MB, cedar 1.6 MB" in drawn(summary_panel(result))
+
+
+def test_summary_of_who_was_started_again(running: JobProgress, told: Told, finish: Finish) -> None:
+    def sent(*again: str) -> list[str]:
+        rows = list(summary(dataclasses.replace(result, again=frozenset(again))))
+        at = [what for what, _, _ in rows].index("bytes sent")
+        more = itertools.takewhile(lambda row: not row.what, rows[at + 1 :])
+        return [rows[at].value, *(row.value for row in more)]
+
+    result = finish(running).result()
+    without = "not known of cedar: started again on the way"
+    assert sent("cedar") == ["median 1.6 MB a peer", "ash 1.6 MB, birch 1.6 MB", without]
+    assert sent(*told.peers) == ["not known", "not known of ash, birch, cedar: started again on the way"]
 
 
 def test_summary_of_rounds_that_nobody_heard_of(told: Told) -> None:

@@ -274,7 +274,9 @@ def test_how_much_was_computed_is_not_known_where_somebody_did_not_count_to_the_
     restart(ended, 3, 10.0)  # out of the view, and in again: it goes on counting
     ended.see_report(told.report("cedar"))
     assert ended.result().computed == pytest.approx(1.0)
+    assert list(ended.result().bytes_sent) == ["ash", "birch", "cedar"]
     ended.see_report(told.report("cedar", "running"))
     restart(ended, 4, 20.0)
     ended.see_report(told.report("cedar", samples=100))
     assert ended.result().computed is None
+    assert list(ended.result().bytes_sent) == ["ash", "birch"]
