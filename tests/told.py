@@ -90,8 +90,8 @@ class Divided(Told):
         """How the job ended; `of_birch` is what that peer says besides."""
         for number in range(8, 11):
             progress.see_telemetry(self.telemetry(self.counted(number)))
-        parts = {"held_bytes": 900, "parameters": 450}
+        parts = {"held_bytes": 900, "parameters": 450, "samples": 0}
         progress.see_report(self.report("ash", cell=0, **parts))
         progress.see_report(self.report("birch", cell=1, **parts, **of_birch))
-        progress.see_report(self.report("cedar", parameters=450, held_bytes=0))
+        progress.see_report(self.report("cedar", **parts | {"held_bytes": 0}))
         return progress.result()

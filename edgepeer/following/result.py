@@ -145,10 +145,10 @@ class JobResult:
         """How many samples went through the model for each one that counts: 1 without a code.
 
         By the peers that finished; None if it is not known for how many, or if others have computed some of them, who
-        did not count to the end.
+        did not count to the end; and of split jobs, in which each batch goes through parts of the model.
         """
         counted = sum(record.samples for record in self.records)
-        if self.unreported or self.thinned or not counted:
+        if self.job.split or self.unreported or self.thinned or not counted:
             return None
         if self.again or not {*self.done}.issuperset(peer for record in self.records for peer in record.contributors):
             return None

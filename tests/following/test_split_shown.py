@@ -107,6 +107,7 @@ def test_report(told: Divided, running: JobProgress, tmp_path: Path) -> None:
     told.see_made(running, "birch", 4, told.error(3))
     write_report(tmp_path, told.ended(running, injected=2, found=1, harmless=1))
     report = json.loads((tmp_path / "report.json").read_text())
+    assert report["computed"] is None
     assert report["split"] == {
         "split": "none:m=2,n=1",
         "guarantee": "adversarial",
