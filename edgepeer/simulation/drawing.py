@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final, Protocol, TypeVar
 
+from edgepeer.coding.spec import parse_code
+from edgepeer.errors import ConfigError
 from edgepeer.simulation.schedule import KINDS, Fault, Schedule, names
 from edgepeer.simulation.split_app import split_of
 from edgepeer.simulation.ways import BROKER
@@ -35,7 +37,7 @@ CODES: Final = (
     "partial:l=1,replication=2", "partial:l=2,replication=3", "cyclic:s=1", "fractional:s=1", "coded-reduce:s=1",
     "graph:degree=2", "first:s=1", "partial:l=3,replication=3",
 )  # fmt: skip
-"""The codes that are drawn. Not all can be had for all fleets: then rounds are given up."""
+"""The codes that are drawn. Not all can be had for all fleets: then rounds are dropped."""
 SPLITS: Final = (
     "replicate:m=1,n=1,copies=3", "codenet:m=1,n=1,t=1", "polydot:m=2,n=1", "replicate:m=2,n=1", "codenet:m=2,n=1,t=1",
     "none:m=2,n=1", "codenet:m=2,n=2,t=1",
@@ -130,6 +132,8 @@ def draw_schedule(
         wait=pick.choice(["exact", "exact", "deadline:0.7", "error<1.1"]) if coded else "exact",
         faults=_in_order(pick.many(most_faults, lambda pick: _draw_fault(pick, kinds, fleet, within_s, lengths_s))),
     )
+    if not _has_code(schedule):
+        schedule = replace(schedule, no_code="dropped")
     if schedule.seed % 2:
         schedule = replace(schedule, clocks_s=CLOCKS_S)
     if schedule.seed % 5 < 2:
@@ -150,6 +154,14 @@ def draw_schedule(
         schedule = replace(schedule, window=WINDOW)
     kept = pick.choice([0, 0, 1, 3]) if schedule.split == "none" else 0
     return replace(schedule, after=pick.choice([0, 0, 1, 3]), checkpoint=kept)
+
+
+def _has_code(schedule: Schedule) -> bool:
+    try:
+        parse_code(schedule.code).build(schedule.peers, schedule.fanout)
+    except ConfigError:
+        return False
+    return True
 
 
 def _draw_fault(
@@ -196,6 +208,7 @@ def _divided(pick: Picker, schedule: Schedule, within_s: float) -> Schedule:
         checkpoint=0,
         code="none",
         wait="exact",
+        no_code="refused",
         faults=_in_order([*(each for each in schedule.faults if each.kind not in _OF_WHOLE_STATES), *flips]),
     )
 

@@ -33,6 +33,7 @@ __all__ = ["KINDS", "Fault", "Kind", "Schedule", "names"]
 
 MAX_PEERS: Final = 1000
 SHAPES: Final = ("given", "auto")
+NO_CODE: Final = ("refused", "dropped")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,6 +169,8 @@ class Schedule:
     """How gradients are coded; then compute_s is for a chunk ..."""
     wait: str = "exact"
     """... and when the root may close a round."""
+    no_code: str = "refused"
+    """What becomes of it if so many peers can't have that code: no such schedule, or all rounds are `dropped`."""
     split: str = "none"
     """How a small network is divided over the peers: then `rounds` are iterations, and size and dtype say nothing."""
     soft_errors: str = "none"
@@ -252,7 +255,14 @@ class Schedule:
             raise ValueError(f"after {self.after}: is for a run, and there is none")
         if self.checkpoint and (self.run == "none" or self.split != "none"):
             raise ValueError(f"checkpoint {self.checkpoint}: is for a run that is not split")
-        parse_scheme(self.code, self.wait)
+        if self.no_code not in NO_CODE:
+            raise ValueError(f"no_code {self.no_code}: must be {' or '.join(NO_CODE)}")
+        scheme = parse_scheme(self.code, self.wait)
+        if scheme is not None and self.no_code == "refused":
+            try:
+                scheme.build(self.peers, self.fanout)  # of those who are left later it need not be to be had
+            except ConfigError as error:
+                raise ConfigError(f"{error}; if rounds are to be dropped: no_code dropped") from None
         self._check_split()
         joined = {name for fault in self.faults if fault.kind == "join" for name in fault.who}
         known = {*names(self.peers), *joined}

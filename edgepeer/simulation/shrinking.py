@@ -38,7 +38,7 @@ def shrink(schedule: Schedule, breaks: Callable[[Schedule], bool], *, tries: int
 
 
 def _can_be(schedule: Schedule) -> bool:
-    """Whether it says nothing that is impossible: a split needs so many peers, and who may be waited for a code."""
+    """Whether it says nothing that is impossible: a split and a code need so many peers, and a `wait` a code."""
     try:
         schedule.check()
     except (ValueError, ConfigError):

@@ -83,6 +83,9 @@ def test_comments_and_empty_lines_may_stand_anywhere() -> None:
         (f"{SPLIT}soft_errors p=2", "x: soft errors: p = 2.0 is no probability; it must be between 0 and 1"),
         (f"{SPLIT}1 flip p1 kind=big", "x: fault stored big at node 0, "),
         (f"{SPLIT}1 flip p1 size=big", "x, line 3: flip takes 1 name, not: p1 size=big"),
+        ("peers 3\ncode cyclic:s=5", "x: code cyclic:s=5 with 3 workers: "),
+        ("peers 9\nfanout 1\ncode coded-reduce:s=1", "x: code coded-reduce:s=1 with 9 workers: "),
+        ("peers 3\ncode cyclic:s=1\nno_code maybe", "x: no_code maybe: must be refused or dropped"),
         ("peers 20\n1 kill p2", "x: 1           kill p2: there is no peer p2; there are p00 to p19"),
     ],
 )
@@ -91,3 +94,10 @@ def test_what_is_wrong_is_refused(text: str, said: str) -> None:
         Schedule.parse(text, "x")
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+def test_a_code_that_can_not_be_had_must_be_meant() -> None:
+    with pytest.raises(ConfigError, match=r"; if rounds are to be dropped: no_code dropped$"):
+        Schedule.parse("peers 3\ncode cyclic:s=5\n")
+    assert Schedule.parse("peers 3\ncode cyclic:s=5\nno_code dropped\n").no_code == "dropped"
+    assert Schedule.parse("peers 4\ncode cyclic:s=1\n1 kill p1\n1 kill p2\n1 kill p3\n").peers == 4
