@@ -124,13 +124,17 @@ def parse_code(text: str) -> CodeSpec:
     Raises:
         ConfigError: it names none.
     """
-    kind, _, rest = text.partition(":")
+    kind, colon, rest = text.partition(":")
     if kind not in _NUMBERS:
         raise ConfigError(f"code = {text!r}: there is no code {kind!r}, only {', '.join(_NUMBERS)}")
     numbers, words = dict(_NUMBERS[kind]), _WORDS.get(kind, {})
     chosen: dict[str, str] = {}
-    for part in rest.split(",") if rest else ():
+    given = set[str]()
+    for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
+        if key in given:
+            raise ConfigError(f"code = {text!r}: {key} is given twice")
+        given.add(key)
         least = _LEAST.get(kind, 1)
         if key in numbers and value.isdecimal() and least <= int(value) <= 1_000_000:
             numbers[key] = int(value)

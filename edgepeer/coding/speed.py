@@ -87,11 +87,11 @@ def parse_speed(text: str) -> Speed:
     Raises:
         ConfigError: it names none, or its file can't be used.
     """
-    kind, _, rest = text.partition(":")
+    kind, colon, rest = text.partition(":")
     if kind == "trace" and rest:
         return Speed(text, trace=_read(text, Path(rest)))
     try:
-        values = [float(part) for part in rest.split(",")] if rest else []
+        values = [float(part) for part in rest.split(",")] if colon else []
     except ValueError:
         values = [math.nan]
     if len(values) != _NUMBERS.get(kind, -1) or not all(0 <= value < math.inf for value in values):

@@ -72,6 +72,10 @@ def test_seeds_make_other_graphs() -> None:
         ("partial:order=random", "order must be optimal or cyclic, not 'random'"),
         ("partial:l", "l must be a whole number"),
         ("cyclic:s=1,", "cyclic takes s, not ''"),
+        ("cyclic:", "cyclic takes s, not ''"),
+        ("none:", "none takes nothing, not ''"),
+        ("fractional:s=1,s=3", "s is given twice"),
+        ("partial:order=cyclic,order=optimal", "order is given twice"),
         ("cyclic:s=²", "s must be a whole number"),
     ],
 )

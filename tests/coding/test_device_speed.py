@@ -57,6 +57,7 @@ def test_trace(tmp_path: Path) -> None:
         "shifted:1",
         "exponential:inf",
         "none:1",
+        "none:",
         "trace:",
     ],
 )

@@ -73,7 +73,7 @@ def test_a_code_on_a_real_fleet_says_for_how_many() -> None:
     assert "say how many there will be: --peers" in refusal(TrainSettings(code="cyclic:s=1"))
     job = make_job(TrainSettings(code="cyclic", peers=4, wait="deadline:0.50"), wait_for=4)
     assert (job.code, job.wait) == ("cyclic:s=1", "deadline:0.50")
-    assert make_job(TrainSettings(code="none:"), wait_for=1).code == "none"
+    assert make_job(TrainSettings(code="none"), wait_for=1).code == "none"
 
 
 @pytest.mark.parametrize(

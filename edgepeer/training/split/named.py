@@ -51,7 +51,7 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
     Raises:
         ConfigError: it names none, or one that can't be had.
     """
-    kind, _, rest = text.partition(":")
+    kind, colon, rest = text.partition(":")
     if kind not in _NUMBERS:
         raise ConfigError(f"split = {text!r}: there is no split {kind!r}, only {', '.join(_NUMBERS)}")
     if guarantee not in ("adversarial", "generic"):
@@ -59,7 +59,7 @@ def parse_split(text: str, dtype: np.dtype[Any], guarantee: Guarantee = "adversa
     if guarantee == "generic" and kind not in _GUARANTEED:
         raise ConfigError(f"guarantee = generic: is nothing to split {kind}; it is for {' and '.join(_GUARANTEED)}")
     numbers, given = dict(_NUMBERS[kind]), set[str]()
-    for part in rest.split(",") if rest else ():
+    for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
         if key in given:
             raise ConfigError(f"split = {text!r}: {key} is given twice")

@@ -74,6 +74,7 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_split("raid:m=2", DOUBLE), "no split 'raid'"),
     (lambda: parse_split("codenet:m=2,q=3", DOUBLE), "takes m, n, t"),
     (lambda: parse_split("codenet:m=two", DOUBLE), "whole number"),
+    (lambda: parse_split("codenet:", DOUBLE), "takes m, n, t, not ''"),
     (lambda: parse_split("codenet:m=2,n=2,t=0", DOUBLE), "take none"),
     (lambda: parse_split("codenet:m=0,n=2", DOUBLE), "1 or more blocks"),
     (lambda: parse_split("codenet:m=20,n=20,t=10", SINGLE), "digits"),
