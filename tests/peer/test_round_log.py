@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -47,12 +48,85 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_ends_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
-    with RoundLog(Path("/dev/full")) as log:
-        log.add(record(1), job="j", peer="ash", coordinator=True)
-        log.add(record(2), job="j", peer="ash", coordinator=True)
+class Rounds:
+    """A round log, and a clock that goes when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = 100.0
+        self.log = RoundLog(path, clock=lambda: self.now)
+
+    def add(self, *numbers: int, after: float = 0.0) -> None:
+        self.now += after
+        for number in numbers:
+            self.log.add(record(number), job="j", peer="ash", coordinator=True)
+
+
+def rounds_in(path: Path) -> list[int]:
+    return [read_round(line).round for line in path.read_bytes().splitlines()]
+
+
+def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rounds.jsonl"
+    path.symlink_to("/dev/full")
+    rounds = Rounds(path)
+    with rounds.log:
+        rounds.add(1, 2)
+        rounds.add(3, after=1.1)
+        path.unlink()  # there is room from now on
+        rounds.add(4, after=0.9)
+        rounds.add(5, 6, after=0.2)
+        assert rounds_in(path) == [5, 6]
+        path.unlink()
+        path.symlink_to("/dev/full")
+        rounds.add(7, after=1.1)
+    full = f"round log {path}: No space left on device; rounds are not written until they can be"
     assert [entry.message for entry in caplog.records] == [
-        "round log /dev/full: No space left on device; no more rounds are written"
+        full,
+        f"round log {path}: is written again; rounds that are not in it: 4",
+        full,
+    ]
+    rounds.add(8, after=1.1)  # it is closed
+
+
+def test_another_file_at_its_path_is_written_from_then_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, old = tmp_path / "rounds.jsonl", tmp_path / "rounds.jsonl.1"
+    rounds = Rounds(path)
+    with rounds.log:
+        rounds.add(1)
+        path.rename(old)
+        rounds.add(2, after=0.9)
+        rounds.add(3, after=0.2)
+        assert (rounds_in(old), rounds_in(path)) == ([1, 2], [3])
+        path.rename(old)
+        path.touch()
+        rounds.add(4, after=1.1)
+        assert (rounds_in(old), rounds_in(path)) == ([3], [4])
+        path.unlink()
+        rounds.add(5, after=1.1)
+        assert rounds_in(path) == [5]
+    assert not caplog.records
+
+
+def test_a_path_that_leads_nowhere_and_a_pipe_that_nobody_reads_hold_nobody_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "away" / "rounds.jsonl"
+    path.parent.mkdir()
+    rounds = Rounds(path)
+    with rounds.log:
+        rounds.add(1)
+        path.unlink()
+        path.parent.rmdir()
+        rounds.add(2, after=1.1)
+        path.parent.mkdir()
+        os.mkfifo(path)
+        rounds.add(3, after=1.1)
+        path.unlink()
+        rounds.add(4, after=1.1)
+    assert rounds_in(path) == [4]
+    assert [entry.message.removeprefix(f"round log {path}: ") for entry in caplog.records] == [
+        "No such file or directory; rounds are not written until they can be",
+        "is written again; rounds that are not in it: 2",
     ]
 
 
