@@ -4,6 +4,7 @@
     ├── ConfigError            a setting, flag or file of the user's is wrong; nothing was started
     ├── FabricError            the broker, or the enrolment service, can't be reached, refuses us, or went away
     ├── TrustError             who or what is not of this fleet, or not any more: a certificate, a signature, a token
+    │   └── Expired            a certificate that counted; whether it does again is up to a clock, or who renews it
     ├── JobError               a training job can't run here (model, data, trainer)
     │   ├── DataError          a data set can't be found, read or used
     │   └── ModelError         a model can't be built or does not fit its data
@@ -33,6 +34,7 @@ __all__ = [
     "ContributionMismatch",
     "DataError",
     "EdgepeerError",
+    "Expired",
     "FabricError",
     "FellBehind",
     "JobError",
@@ -66,6 +68,11 @@ class FabricError(EdgepeerError):
 
 class TrustError(EdgepeerError):
     """Who or what is not of this fleet, or not any more. The text says whose certificate, what is wrong, since when."""
+
+
+class Expired(TrustError):
+    """A certificate has expired, by this machine's clock. That may pass: the clock is set, or the certificate renewed,
+    while whoever starts services tries again."""
 
 
 class JobError(EdgepeerError):

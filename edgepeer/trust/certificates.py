@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edgepeer.errors import TrustError
+from edgepeer.errors import Expired, TrustError
 from edgepeer.trust.clock import believable, date
 from edgepeer.trust.names import Holder, Role
 
@@ -299,7 +299,7 @@ def check(der: bytes, authorities: Sequence[Authority]) -> Checked:
         raise TrustError("a certificate is malformed") from None
 
 
-def expired(checked: Checked) -> TrustError | None:
+def expired(checked: Checked) -> Expired | None:
     """That a certificate has, by a clock that can be believed."""
     now = believable()
     if now is None or now <= checked.ends:
@@ -307,7 +307,7 @@ def expired(checked: Checked) -> TrustError | None:
     joins = checked.holder.role in (Role.PEER, Role.VIEWER)
     beside = "" if joins else "beside the authority `edgepeer fleet serve` renews it; elsewhere "
     again = f"{beside}join again: edgepeer join HOST STRING"
-    return TrustError(
+    return Expired(
         f"certificate {checked.holder.serial:x} of {checked.holder} has expired on {date(checked.ends)} (today is "
         f"{date(now)} by this machine's clock, which is to be set if that is wrong): {again}"
     )

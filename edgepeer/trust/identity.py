@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edgepeer.errors import ConfigError, TrustError
+from edgepeer.errors import ConfigError, Expired, TrustError
 from edgepeer.processes import os_reason
 from edgepeer.trust.certificates import (
     Authority,
@@ -105,6 +105,7 @@ class Identity:
 
         Raises:
             ConfigError: it has none, or what it has can't be used: which file, what is wrong, what to do.
+            Expired: its certificate has, and nothing else is wrong.
         """
         where = Whereabouts.read(directory)
         if (mode := directory.stat().st_mode) & 0o022:
@@ -134,7 +135,7 @@ class Identity:
         return self._own.ends
 
     @property
-    def expired(self) -> TrustError | None:
+    def expired(self) -> Expired | None:
         """That its certificate has, by this device's clock, if that can be believed."""
         return expired(self._own)
 
@@ -240,7 +241,7 @@ class Identity:
         """Take what another process has put into the directory, if anything. Whether there was something.
 
         Raises:
-            ConfigError: what is there now can't be used; all stays as it was.
+            ConfigError, Expired: what is there now can't be used; all stays as it was.
         """
         stamp = _stamp(self.directory)
         if stamp == self._stamp:
@@ -268,9 +269,9 @@ class Identity:
             raise TrustError(f"is of {holder}, but fleet.toml says {where.role} {where.id} of {where.fabric}")
         if key_bytes(checked.key) != key_bytes(self._key.public_key()):
             raise TrustError(f"is for another key than the one in {KEY}: they were not made together")
-        if (late := expired(checked)) is not None:
-            raise late
         self._refuse(holder)
+        if (late := expired(checked)) is not None:  # last: it may pass, and what else is wrong does not
+            raise late
         return checked
 
     def _take(self, certificate: bytes, checked: Checked) -> None:
@@ -327,6 +328,8 @@ def _read(path: Path, take: Callable[[bytes], _T], *, private: bool = False) -> 
         raise ConfigError(f"{path}: can't read it: permission denied; start as the user whose it is") from None
     except OSError as error:
         raise ConfigError(f"{path}: can't read it: {os_reason(error)}; {JOIN_AGAIN}") from None
+    except Expired as error:  # no setting is wrong
+        raise Expired(f"{path}: {error}") from None
     except (TrustError, ValueError) as error:
         remedy = "" if " edgepeer join " in str(error) else f"; {JOIN_AGAIN}"
         raise ConfigError(f"{path}: {error}{remedy}") from None

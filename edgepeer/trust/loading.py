@@ -17,7 +17,7 @@ def load_trust(fleet: Path | None) -> Identity | None:
     """The identity in that directory; None: there is no fleet.
 
     Raises:
-        ConfigError: it can't be used.
+        ConfigError: it can't be used; Expired: its certificate has expired.
     """
     if fleet is None:
         return None

@@ -26,7 +26,7 @@ from edgepeer.cli.verb import Verb
 from edgepeer.enrol.household import Household
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.strings import JoinString
-from edgepeer.errors import ConfigError, TrustError
+from edgepeer.errors import Expired, TrustError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
@@ -371,7 +371,7 @@ def test_members_beside_the_authority_outlive_their_certificates(
         before = Identity.load(household.operator)
         later = time.time() + 2000
         monkeypatch.setattr(time, "time", lambda: later)
-        with pytest.raises(ConfigError, match="has expired on"):
+        with pytest.raises(Expired, match="has expired on"):
             Identity.load(household.operator)
         registrar.rotate()
         assert [each.holder.id for each in household.update()] == ["broker", "bob"]
@@ -383,6 +383,21 @@ def test_members_beside_the_authority_outlive_their_certificates(
         later += 2000
         assert [each.holder.id for each in household.update()] == ["broker"]
         assert "operator bob of greenhouse was evicted" in caplog.text
+
+
+@pytest.mark.parametrize(("verb", "who"), [("broker", "broker"), ("status", "operator")])
+def test_who_starts_when_its_certificate_is_over_is_to_be_started_again(
+    verb: str, who: str, founded: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub was off for so long, and `edgepeer fleet serve` has not renewed it yet; or the clock is still to be set.
+    systemd does not try again where a setting is wrong."""
+    directory = Path("f") / who
+    ends = Identity.load(directory).ends
+    monkeypatch.setattr(time, "time", lambda: ends + 86400)
+    code, _, err = founded(verb, "--fleet", directory)
+    assert (code, f"{directory}/certificate.pem: certificate" in err, "has expired on" in err) == (1, True, True), err
+    (directory / "authorities.pem").write_bytes(b"")  # which does not pass
+    assert founded(verb, "--fleet", directory)[0] == 2
 
 
 async def test_who_is_evicted_by_a_copy_of_before_is_out_all_the_same(tmp_path: Path) -> None:

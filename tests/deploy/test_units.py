@@ -47,6 +47,12 @@ def test_the_service_can_do_little_that_it_need_not(unit: str) -> None:
     assert done.returncode == 0
 
 
+def test_a_brokers_certificate_can_be_renewed_before_it_starts() -> None:
+    """Where the hub was off until it had expired, `edgepeer fleet serve` gives it another."""
+    (after,) = re.findall(r"(?m)^After=(.*)$", (DEPLOY / "edgepeer-broker.service").read_text())
+    assert "edgepeer-fleet.service" in after.split()
+
+
 @pytest.mark.parametrize("unit", SERVICES)
 def test_the_service_is_watched(unit: str) -> None:
     lines = (DEPLOY / unit).read_text().splitlines()
