@@ -30,6 +30,7 @@ __all__ = [
     "generation_order",
     "keep_generation",
     "load_identity",
+    "next_life",
 ]
 
 PeerId = NewType("PeerId", str)
@@ -123,7 +124,7 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     """
     wanted = check_peer_id(peer_id) if peer_id is not None else None
     if state_dir is None:
-        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=_by_the_clock())
+        return Identity(peer_id=wanted or PeerId(secrets.token_hex(8)), incarnation=next_life(0))
     path = state_dir / "identity"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -143,12 +144,9 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
                 raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         else:
             kept, starts, last = wanted or PeerId(secrets.token_hex(8)), 0, 0
-        if last >= _LIVES:  # kept by a build that believed any clock; nobody knows of that life
-            last = 0
         if not 0 <= starts < _STARTS:  # nobody has started it as often
             starts = 0
-        # The clock may stand anywhere after a start; and the directory may have been lost, and the count with it.
-        incarnation = max(last + _JOINS, starts + 1 << 16, _by_the_clock())
+        incarnation = max(starts + 1 << 16, next_life(last))
         _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
         known = _kept_generation(state_dir / "generation")
     except OSError as error:
@@ -161,9 +159,13 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     return Identity(peer_id=kept, incarnation=incarnation, known=known)
 
 
-def _by_the_clock() -> int:
+def next_life(last: int) -> int:
+    """The incarnation of a life that begins now, after that one; 0: none is known of."""
+    if last >= _LIVES:  # kept by a build that believed any clock; nobody knows of that life
+        last = 0
     now = time.time()
-    return int((now if 0 <= now < _LATEST_S else 0) * 1000) * _JOINS
+    # The clock may stand anywhere after a start; and what was kept may have been lost, and the count with it.
+    return max(last + _JOINS, int((now if 0 <= now < _LATEST_S else 0) * 1000) * _JOINS)
 
 
 def keep_generation(state_dir: Path | None, generation: Generation) -> None:

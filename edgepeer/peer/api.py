@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ from edgepeer.topology.view import Member, View
 from edgepeer.transport.base import Traffic, Transport
 from edgepeer.transport.options import advertised, parse_address
 from edgepeer.transport.tcp import TcpTransport
+from edgepeer.trust.lives import begin_life
 from edgepeer.trust.names import Role
 from edgepeer.wire.frames import Hello, State
 from edgepeer.wire.precision import Precision
@@ -224,6 +226,9 @@ class Peer:
 
     async def _start(self) -> None:
         identity = load_identity(*self._identity_args)
+        if self._trust is not None and self._identity_args[0] is None:
+            # Its id outlives it all the same, and the others know which of its lives was the last.
+            identity = dataclasses.replace(identity, incarnation=begin_life(self._trust.directory))
         self.id: PeerId = identity.peer_id
         transport = self._transport()
         self.traffic: Traffic = transport.traffic

@@ -5,6 +5,8 @@ certificate.pem  who it is; written last, so that a directory with one is comple
 authorities.pem  who may say so: one authority or, while it is rotated, two
 evictions        who is out, as signed
 fleet.toml       where the fleet is
+
+Peers put two files of theirs there: announced (fabric/announced.py), and life (lives.py).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 from fleets import Fleet, Role
-from peer_fleet import DEADLINE_S, QUICK, Pumps, all_reduce, fleet, view_of
+from peer_fleet import DEADLINE_S, QUICK, Pumps, all_reduce, fleet, peer_at, view_of
 
 from edgepeer import Peer
 from edgepeer.errors import ConfigError, TrustError
@@ -70,6 +71,19 @@ async def test_whose_certificate_it_is_not(broker: EmbeddedBroker, members: Flee
         Peer(url, "lab", trust=members.member("mosquitto", Role.BROKER))
     async with Peer(url, "lab", trust=members.member("a")) as peer:
         assert peer.id == "a"
+
+
+async def test_who_starts_again_by_an_earlier_clock_is_heard(
+    broker: EmbeddedBroker, members: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps nothing but what lies beside its certificate; the others know how its last life was numbered."""
+    async with asyncio.timeout(DEADLINE_S), fleet(broker, "a", "b") as peers:
+        for back in (0, 3600):
+            now = time.time() - back
+            monkeypatch.setattr(time, "time", lambda now=now: now)
+            async with peer_at(broker, "c") as c:
+                await asyncio.gather(*(view_of(peer, "a", "b", "c") for peer in [*peers, c]))
+            await asyncio.gather(*(view_of(peer, "a", "b") for peer in peers))
 
 
 # -- whose word is taken for whose ---------------------------------------------------------------------------
