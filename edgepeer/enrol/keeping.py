@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 @contextlib.asynccontextmanager
 async def kept(identity: Identity | None) -> AsyncIterator[None]:
-    """While this is open, the identity has its certificate renewed in time, and takes what is put into its directory.
-    None: there is no fleet."""
+    """While this is open, the identity has its certificate renewed in time, takes what is put into its directory, and
+    writes there beside the event loop what may be written later. None: there is no fleet."""
     if identity is None:
         yield
         return
@@ -27,11 +27,12 @@ async def kept(identity: Identity | None) -> AsyncIterator[None]:
 
     task = asyncio.create_task(keep_renewed(identity), name="renewal")
     task.add_done_callback(_tell)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async with identity.later:
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _tell(task: asyncio.Task[None]) -> None:

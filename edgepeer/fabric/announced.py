@@ -6,6 +6,7 @@ a job.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Collection
@@ -18,6 +19,7 @@ from edgepeer.errors import WireError
 from edgepeer.processes import os_reason
 from edgepeer.readable import readable
 from edgepeer.trust.files import write_whole
+from edgepeer.trust.later import Later
 from edgepeer.trust.names import Holder
 
 __all__ = ["Announced"]
@@ -40,10 +42,11 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announced:
-    """`path`: the file that keeps it."""
+    """`path`: the file that keeps it; `later`: writes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, later: Later) -> None:
         self._path = path
+        self._later = later
         self._last = _Kept(1, 0.0, b"")
         try:
             self._last = msgspec.msgpack.decode(path.read_bytes(), type=_Kept)
@@ -85,7 +88,13 @@ class Announced:
             raise WireError(f"announced {after - at:.3f} s before the last job that this device has heard of")
         if at > after:
             self._last = _Kept(1, at, signed, holder.id, holder.serial, last.before if last.by == holder.id else after)
-            try:
-                write_whole(self._path, msgspec.msgpack.encode(self._last), private=True)
-            except OSError as error:
-                _LOG.warning("%s can't be written: %s", self._path, os_reason(error))
+            # It counts from now on. A peer that loses power before it is on the disk is as one that was off when it was
+            # announced: it may take the one before until it hears of this one. An operator, whose next one must be
+            # later whatever its clock says, has nothing written later (`kept` is for peers and brokers).
+            self._later.do(self._path.name, functools.partial(self._keep, self._last))
+
+    def _keep(self, last: _Kept) -> None:
+        try:
+            write_whole(self._path, msgspec.msgpack.encode(last), private=True)
+        except OSError as error:
+            _LOG.warning("%s can't be written: %s", self._path, os_reason(error))

@@ -110,7 +110,7 @@ class FleetGate:
 
     def __init__(self, identity: Identity, client_id: str) -> None:
         self.identity: Final = identity
-        self.announced: Final = Announced(identity.directory / "announced")
+        self.announced: Final = Announced(identity.directory / "announced", identity.later)
         """The last job of the fleet that was heard of."""
         if not self._is_of_fleet(self.announced.signed):
             self.announced.forget()

@@ -663,6 +663,8 @@ class Peer:
         state_dir = self._identity_args[0]
         try:
             if self._kept != view.generation:
+                # On the disk before anything is done in it, though the loop waits: who loses power and has forgotten it
+                # could begin another that counts no more than this one, while checkpoints, and others, are of this one.
                 keep_generation(state_dir, view.generation)
                 self._kept = view.generation
             self._last_view.keep(view)

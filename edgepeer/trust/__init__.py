@@ -5,6 +5,7 @@ names.py         roles, and whom a certificate names
 clock.py         what time it is, where the clock can be believed
 files.py         files that are there whole or not at all, and private ones
 directory.py     the directory that makes a device one of a fleet, as far as it can be read without cryptography
+later.py         files that are written in a thread, while event loops go on
 lives.py         the number of a member's last life, where it has no state directory
 certificates.py  authorities, certificates and requests for them: made, issued, checked
 evictions.py     the list of who is out, and of the authorities that count, as the fleet signs it

@@ -9,10 +9,12 @@ which it happened.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
 import ssl
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ from edgepeer.trust.clock import date
 from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, JOIN_ANEW, KEY, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, write_whole
+from edgepeer.trust.later import Later
 from edgepeer.trust.names import Holder
 
 __all__ = ["Credential", "Identity"]
@@ -92,6 +95,10 @@ class Identity:
         self.doubted = False
         """Whether the fleet's broker shows a certificate of an authority that is not known here: perhaps the fleet has
         had a new one while this device was off."""
+        self.later: Final = Later()
+        """Writes what may wait, for who has an event loop."""
+        self._keeping = threading.Lock()
+        """Held by whoever writes a list: the older of two must not come last."""
         self._key: ec.EllipticCurvePrivateKey
         self._own: Checked
         self._credentials: dict[bytes, Credential] = {}
@@ -279,22 +286,36 @@ class Identity:
         self._forget()
 
     def _listed(self, listed: Listed) -> None:
+        try:
+            at_once = (self.directory / AUTHORITIES).read_bytes() != pem(each.der for each in listed.authorities)
+        except OSError:
+            at_once = True
+        if at_once:
+            # The certificate that one of these issues next is of no use beside a file that does not have its authority.
+            self._keep(listed)
+        else:
+            # It counts from now on. Who loses power before it is on the disk is as one that was off when it was told:
+            # the authority had it on its own disk first, the broker and all others have it, and tell who comes.
+            self.later.do(EVICTIONS, functools.partial(self._keep, listed))
+        self._forget()
+        self._tell()
+
+    def _keep(self, listed: Listed) -> None:
         # Authorities first: each of the lists before and after is signed by one that is in the file then.
         files = ((AUTHORITIES, pem(each.der for each in listed.authorities)), (EVICTIONS, listed.signed))
         try:
-            if self._is_another_there():
-                raise ConfigError(_ANOTHER)
-            for name, data in files if not self._newer_kept(listed) else ():
-                if (self.directory / name).read_bytes() != data:  # else another process has written it
-                    write_whole(self.directory / name, data)
-                    self._stamp = _stamp(self.directory)
+            with self._keeping:
+                if self._is_another_there():
+                    raise ConfigError(_ANOTHER)
+                for name, data in files if not self._newer_kept(listed) else ():
+                    if (self.directory / name).read_bytes() != data:  # else another process has written it
+                        write_whole(self.directory / name, data)
+                        self._stamp = _stamp(self.directory)
         except (OSError, ConfigError) as error:
             _log.error(
                 "eviction list %d can't be kept in %s (%s): it counts until this process ends",
                 *(listed.number, self.directory, os_reason(error) if isinstance(error, OSError) else error),
             )
-        self._forget()
-        self._tell()
 
     def _is_another_there(self) -> bool:
         """Whether `edgepeer join`, which makes a new key, has made the directory another's meanwhile: who writes to it
