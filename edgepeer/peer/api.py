@@ -295,7 +295,7 @@ class Peer:
         tasks.create_task(self.fabric.run(), name="fabric")
         self._stack.push_async_callback(self.fabric.close)
         await self.fabric.connected()
-        warn_of_reach(listener.address, self._broker.host, sealed=self._trust is not None)
+        warn_of_reach(listener.address, addresses, self._broker.host, sealed=self._trust is not None)
         self.publish_presence()
         self._driver.start()
         if (last := self._last_view.load()) is not None:
