@@ -39,6 +39,7 @@ _SETTLE_S: Final = 20.0
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
+_END_IT: Final = "end it with edgepeer train --withdraw"
 
 
 class AtEnd(Protocol):
@@ -70,7 +71,8 @@ async def run_job(
         timeout: seconds without any progress (a peer joining, a round finished) after which to give up.
         at_end: awaited when the job is done, before it is cleared: its peers still have its state.
         beside_others: others may begin and fetch jobs in this fabric: they are given time to say so.
-        detach: leave the job to its fabric when we are cancelled; otherwise it ends with us.
+        detach: leave the job to its fabric when we are cancelled or, if a peer has taken it up, give up; otherwise it
+            ends with us.
 
     Raises:
         FabricError: the broker can't be reached.
@@ -93,7 +95,7 @@ async def run_job(
         if picture.busy:
             await question(client, picture, news)  # whoever works on it may be dead
         if picture.busy:
-            raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or end it with edgepeer train --withdraw")
+            raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or {_END_IT}")
         for job, peer in picture.reports:
             client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
         client.clear_outdated()
@@ -106,11 +108,17 @@ async def run_job(
             if not detach:
                 _take_back(announcer, progress)
             raise
-        except JobError:
+        except JobError as error:
+            if detach and isinstance(error, _Stuck) and progress.reports:  # devices have it, and checkpoints of it
+                raise JobError(f"{error}; job {progress.job.id} goes on when it can: {_END_IT}") from None
             _take_back(announcer, progress)
             raise
         _take_back(announcer, progress)
         return result
+
+
+class _Stuck(JobError):
+    """Nothing has moved for too long."""
 
 
 def _take_back(announcer: Announcer, progress: JobProgress) -> None:
@@ -182,7 +190,7 @@ class Follower:
     def _give_up(self, timeout: float) -> JobResult:
         progress = self._progress
         if not progress.done:
-            raise JobError(f"nothing has moved for {timeout:g} s: {progress.trouble()}")
+            raise _Stuck(f"nothing has moved for {timeout:g} s: {progress.trouble()}")
         for peer in progress.pending:
             progress.note(f"{peer} did not report in time")
         self._on_update(progress)

@@ -385,6 +385,8 @@ class Neighbours:
     def on_state_lost(self) -> None:
         """The owner has fallen behind the rounds that are over here."""
         self._course.miss()
+        if not self._place.run:
+            self._course.past.forgive()  # what is dropped is over for it as well
         self._took = None
         self._give_up_state()
 

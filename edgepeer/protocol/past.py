@@ -118,6 +118,10 @@ class Past:
         self._owed.append(ended)
         return True
 
+    def forgive(self) -> None:
+        """This peer's owner has been told that it has missed all rounds until now."""
+        self._owed.clear()
+
     @property
     def owes(self) -> int:
         """How many such rounds there are."""

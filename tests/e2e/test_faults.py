@@ -263,3 +263,9 @@ async def test_all_peers_are_killed(field: Field) -> None:
         assert await training.end() == 1, training.everything()
     assert len(training.err) >= 1
     assert training.err[-1].startswith("edgepeer: nothing has moved for 8 s: ")
+    # Who gave up was this terminal: the job is the fabric's, and who comes back does it.
+    assert training.err[-1].endswith("goes on when it can: end it with edgepeer train --withdraw")
+    await field.add("p0", "p1", below=field.home)
+    field.let_go()
+    for name in ("p0", "p1"):
+        await field.peers[name].said(f"done after round {ROUNDS}")

@@ -680,3 +680,14 @@ def test_nor_when_it_has_begun_again_with_a_checkpoint_and_has_given_that_up_for
     b.hear(ev.RunWanted("r", 1, 8, of=Lineage(Generation(), 0)))
     assert b.node.allreduce.committed == -1  # a's counts more
     assert asked_by_c(b, one) == (7, True)
+
+
+def test_an_owner_that_has_missed_all_until_now_hears_no_more_of_what_was_dropped_before() -> None:
+    """Its next call was answered with an older round than it had been told of, and the one after that with the same
+    news once more."""
+    b = Machine("b").join(view(1, "ab"), up="a")
+    b.frame("a", fr.Abort(epoch=1, round=1, cause="timeout", reason="so", over=True))
+    assert b.node.allreduce.owed == 1
+    b.hear(ev.StateLost())
+    assert b.node.allreduce.owed == 0
+    assert not any("aborted" in line for line in b.contribute(1))
