@@ -14,6 +14,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Sequence
@@ -128,7 +129,8 @@ class Mosquitto:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=dies_with_parent(),
+                # It has nothing to write. Of 60 SIGTERM just when it has begun to listen it has not heeded one.
+                preexec_fn=dies_with_parent(signal.SIGKILL),
             )
         try:
             async with asyncio.timeout(_READY_S):
