@@ -6,7 +6,7 @@ becomes of it when views and runs change: course.py.
 
     comes                     | open (coded rounds)    | closed                   | held
     --------------------------+------------------------+--------------------------+----------------------------------
-    the owner's vector        | refused: a mismatch    | added                    | kept: a round takes one
+    the owner's vector        | a mismatch, a promise  | added                    | kept: a round takes one
     Progress, chunks computed | counted; the root may  | counted for nobody       | counted for nobody
                               | close the round        |                          |
     Release                   | closes it              | -                        | closes it, for who counts holders
@@ -112,10 +112,10 @@ class Allreduce:
         """Work in `view` from now on; the round in progress starts again."""
         course = self._course
         course.install(view, now)
+        course.begin()
         brings = course.round.brings
         if view.slots and brings.waits and not brings.in_chunks:
-            self._want_abort("mismatch", f"{self._place.me} brings a plain vector, but rounds are coded here")
-        course.begin()
+            self._refuse_plain()
         self.go_on()
 
     def on_sync(self, peer: PeerId, committed: int, have: Sequence[int] = (), *, again: bool = False) -> None:
@@ -135,10 +135,19 @@ class Allreduce:
         self._around.lend()
         rd.contribute(vector, weight, now, precision)
         if view is not None and view.slots:
-            self._want_abort("mismatch", f"{self._place.me} brings a plain vector, but rounds are coded here")
+            self._refuse_plain()
         elif self._takes(shape := Shape.of(vector, precision)):
             rd.learn_shape(shape)
             self.go_on()
+
+    def _refuse_plain(self) -> None:
+        """The owner's vector has no place in coded rounds. It takes part all the same: the end of the round may wait
+        for its promise (closing.py)."""
+        rd = self._course.round
+        self._want_abort("mismatch", f"{self._place.me} brings a plain vector, but rounds are coded here")
+        if self._course.round is rd:  # else it is over by that
+            self._closing.did({})
+            self._after_news()
 
     def _takes(self, shape: Shape) -> bool:
         """Whether the owner's vector is like the others'; else nothing can come of the round."""
@@ -223,14 +232,14 @@ class Allreduce:
     def _after_news(self) -> None:
         rd, here, closing = self._course.round, self._place.here, self._closing
         if closing.wrong:
-            self._want_abort("mismatch", closing.wrong)
-        elif rd.abort_wanted is not None:
+            rd.want_abort("mismatch", closing.wrong)
+        if rd.abort_wanted is not None:
             self.go_on()  # what has been said may be what it takes
         closed = closing.closed
         if self._course.round is not rd or rd.closed is not None or closed is None or here is None:
             return
         rd.close(closed, closing.columns(rd.lane.streams))
-        if not closed.anew and here.has(closed.expected):
+        if not closed.anew and here.has(closed.expected):  # which it is not where it has not the code
             narrow = closing.narrow(self._place.me)
             self._emit(fx.EncodeWanted(here.epoch, self._place.committed + 1, closed.done, narrow))
         self.go_on()

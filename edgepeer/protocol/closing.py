@@ -9,6 +9,8 @@ Who has nothing to bring is not waited for.
     ------------------------------------+----------------------------------------------------------------------
     takes part, or has computed a chunk | Progress to its parent, of all at and below it; again on a new link
     holds something of an earlier view  | the same, whether it takes part or not
+    takes part with what does not fit   | the same, of no chunks: no sum comes of the round, but its end waits for all
+    has no code at all                  | the same, which names none: nobody at or below it is counted for the code
     hears Progress, and is the root     | Release to its children, if the sum can be had, or the policy will do without
     hears Release                       | Release to its children; has its owner encode, if it has something to bring
     hears Release of what it has        | waits with that until it is computed again
@@ -18,7 +20,8 @@ Progress is also the promise that Paxos asks for (deciding.py): it is of one vie
 from an earlier one. So the root does without a peer only in a view in which it has heard of all; and if something is
 held, it waits for everybody once more, and has it put forward. A promise holds for all later rounds of the view, as
 long as the root goes on from the state that it was given beside: whoever has given it can't come to hold anything of an
-earlier one.
+earlier one. It holds for whoever wants another code by now, or none: nothing at or below that peer has been counted in
+the round then, so it can pass on that it is closed, with nothing to bring.
 """
 
 from __future__ import annotations
@@ -55,7 +58,9 @@ class Closed:
     anew: bool
     """Nothing is to be added up: what is held from an earlier view is put forward again."""
     expected: int
-    """Positions that contribute."""
+    """Positions that contribute; none, where the code is not known."""
+    code: str
+    """Its name."""
     recovery: Recovery | None = None
     """At the root."""
 
@@ -100,10 +105,10 @@ class Closing:
         self._holding_said = False
         self._heard: dict[PeerId, _Report] = {}
         self._since: float | None = None
-        self._unlike = ""
-        """Why a child's code can't be this peer's, if the owner takes part with the one that it wants now ..."""
+        self._aside: dict[PeerId, Progress] = {}
+        """What children have said for another code than this peer's; its owner may be about to take that, too ..."""
         self.wrong = ""
-        """... and once it does."""
+        """... or not: why nothing can come of the round."""
 
     def use(self, coding: Coding | None) -> bool:
         """The owner wants rounds to be coded, or not. Returns whether that is news. What has been said in this round is
@@ -142,9 +147,10 @@ class Closing:
             self.enter()
         self._alone = 0 if took_part else self._alone + 1
         self.closed, self._own, self._due, self._since = None, None, None, None
-        self._unlike = self.wrong = ""
+        self.wrong = ""
         self._holding_said = False
         self._heard.clear()
+        self._aside.clear()
 
     @staticmethod
     def _name(coding: Coding | None) -> str:
@@ -178,7 +184,9 @@ class Closing:
         self._own = {slot: done.get(slot, 0) for slot in self._slots(self._place.me)}
         said = self._said_before
         self._said = *self._now, {slot: max(count, said.get(slot, 0)) for slot, count in self._own.items()}
-        self.wrong = self.wrong or self._unlike
+        for peer, frame in self._aside.items():
+            self._count(peer, frame)
+        self._aside.clear()
         if self._due is not None and self._parent is not None:
             self.on_release(self._parent, self._due)
         self._news()
@@ -203,26 +211,42 @@ class Closing:
     def on_progress(self, peer: PeerId, frame: Progress) -> str:
         """A child has news. Returns what is wrong with it."""
         view = self._place.view
-        if view is None or not view.slots or self._coding is None or self._place.at(frame) is None:
+        if view is None or not view.slots or self._place.at(frame) is None:
             return ""
-        below, began = self._below(peer), unpack_set(frame.began)
-        same = frame.code == self._coding.name
-        if began & ~sum(1 << p for p in below) or (same and not self._possible(frame.done)):
+        began, same = unpack_set(frame.began), self._is_like(frame)
+        if began & ~sum(1 << p for p in self._below(peer)) or (same and not self._possible(frame.done)):
             return f"Progress for {began:#x}, {frame.done.hex()}: not its subtree, or more than there is to compute"
-        if not same:
-            self._unlike = f"{peer} computes for the code {frame.code!r}, {self._place.me} for {self._coding.name!r}"
-            if self._own is None and not frame.holding:
-                return ""  # the child may be quicker to take another code: if the owner does so, too, it says all again
-            self.wrong = self._unlike
-        heard = self._heard.setdefault(peer, _Report(0, False, bytearray(len(view.slots)), 0.0))
-        heard.began |= began
-        heard.holding |= frame.holding
-        heard.since = self._place.now
-        for position in below if same else ():
-            for slot in self._slots(view.ids[position]):
-                heard.done[slot] = max(heard.done[slot], frame.done[slot])
+        if self._is_unlike(frame) and self._own is None and not frame.holding:
+            self._aside[peer] = frame  # the child may be quicker to take another code: then it says all again
+            return ""
+        self._count(peer, frame)
         self._news()
         return ""
+
+    def _is_like(self, frame: Progress) -> bool:
+        """Whether it is for this peer's code."""
+        return self._coding is not None and frame.code == self._coding.name
+
+    def _is_unlike(self, frame: Progress) -> bool:
+        """Whether it is for another one. Where either has none, there is nothing to tell them apart by: if its owner
+        takes part all the same, that peer itself says what is wrong."""
+        return self._coding is not None and frame.code not in ("", self._coding.name)
+
+    def _count(self, child: PeerId, frame: Progress) -> None:
+        view = self._place.view
+        if view is None:
+            return
+        if self._is_unlike(frame):
+            self.wrong = (
+                f"{child} computes for the code {frame.code!r}, {self._place.me} for {self._name(self._coding)!r}"
+            )
+        heard = self._heard.setdefault(child, _Report(0, False, bytearray(len(view.slots)), 0.0))
+        heard.began |= unpack_set(frame.began)
+        heard.holding |= frame.holding
+        heard.since = self._place.now
+        for position in self._below(child) if self._is_like(frame) else ():
+            for slot in self._slots(view.ids[position]):
+                heard.done[slot] = max(heard.done[slot], frame.done[slot])
 
     def _below(self, child: PeerId) -> list[int]:
         """Positions at and below a child."""
@@ -269,9 +293,10 @@ class Closing:
     def waiting(self) -> bool:
         """Whether this peer has computed all that it has to, and waits for those below."""
         code = self.code
-        if code is None or self._own is None or self.closed is not None:
+        if self._own is None or self.closed is not None:
             return False
-        return all(done >= code.loads[slot] for slot, done in self._own.items()) and bool(self._owing())
+        done = code is None or all(count >= code.loads[slot] for slot, count in self._own.items())
+        return done and bool(self._owing())
 
     def _owing(self) -> list[PeerId]:
         """The children at or below which somebody has not begun, or has something left to compute."""
@@ -280,12 +305,13 @@ class Closing:
     def missing(self, child: PeerId) -> int:
         """Those at and below a child that have not begun, or have something left to compute: positions, as a set."""
         view, code, heard = self._place.view, self.code, self._heard.get(child)
-        if view is None or code is None:
+        if view is None:
             return 0
         found = 0
         for p in self._below(child):
-            slots = self._slots(view.ids[p])
-            if heard is None or not heard.began >> p & 1 or any(heard.done[s] <= code.loads[s] for s in slots):
+            slots = self._slots(view.ids[p]) if code is not None else ()
+            loads = code.loads if code is not None else ()
+            if heard is None or not heard.began >> p & 1 or any(heard.done[s] <= loads[s] for s in slots):
                 found |= 1 << p
         return found
 
@@ -299,13 +325,15 @@ class Closing:
 
     def _tell(self) -> None:
         place, here, report = self._place, self._place.here, self._all()
-        if here is None or report is None or self._coding is None or not report.began or self.closed is not None:
+        if here is None or report is None or not here.view.slots or self.closed is not None:
             return
+        if not report.began & (here.view.everyone if self._coding is not None else here.trees[0].bit):
+            return  # who has no code, and nothing to say itself, may be about to be given one
         if here.parent is not None and place.level(here.parent):
             frame = Progress(
                 epoch=here.epoch,
                 round=place.committed + 1,
-                code=self._coding.name,
+                code=self._name(self._coding),
                 began=pack_set(report.began),
                 holding=report.holding,
                 done=bytes(report.done),
@@ -333,7 +361,7 @@ class Closing:
     def judge(self) -> None:
         """The root: close the round if it is time. What is held is put forward again without any code."""
         view, code, coding, report = self._place.view, self.code, self._coding, self._all()
-        if view is None or coding is None or report is None or self.closed is not None or not view.slots:
+        if view is None or report is None or self.closed is not None or not view.slots:
             return
         if self._parent is not None or (self._own is None and self._alone >= _MOST_ALONE):
             return  # the fleet must not run away from the root's owner
@@ -342,9 +370,9 @@ class Closing:
             return
         done = tuple(max(value - 1, 0) for value in bytes(report.done))
         if report.holding:
-            self._close(Closed(done, True, view.everyone))
+            self._close(Closed(done, True, view.everyone, self._name(coding)))
             return
-        if code is None:
+        if code is None or coding is None:
             return
         brings = code.brings(done)
         if not any(brings):
@@ -353,7 +381,7 @@ class Closing:
         deadline = self.next_deadline()
         enough = recovery.exact or recovery.enough or coding.enough(recovery.error)
         if enough or (deadline is not None and self._place.now >= deadline):
-            self._close(Closed(done, False, self._expected(view, brings), recovery))
+            self._close(Closed(done, False, self._expected(view, brings), coding.name, recovery))
 
     def next_deadline(self) -> float | None:
         """When the root is to look again although nobody has said anything."""
@@ -364,14 +392,10 @@ class Closing:
     def on_release(self, peer: PeerId, frame: Release) -> str:
         """The root has closed the round. Returns what is wrong with it."""
         view, code = self._place.view, self.code
-        if (
-            view is None
-            or not view.slots
-            or self._coding is None
-            or peer != self._parent
-            or self._place.at(frame) is None
-        ):
+        if view is None or not view.slots or peer != self._parent or self._place.at(frame) is None:
             return ""
+        if frame.code not in ("", self._name(self._coding)):
+            return self._on_other_release(view, frame)
         if code is None and not frame.anew:
             return ""
         done = tuple(max(value - 1, 0) for value in frame.done)
@@ -383,7 +407,19 @@ class Closing:
             self._due = frame  # it was, beside a state that has been given up since
         elif self.closed is None:
             expected = view.everyone if frame.anew or code is None else self._expected(view, code.brings(done))
-            self._close(Closed(done, frame.anew, expected))
+            self._close(Closed(done, frame.anew, expected, self._name(self._coding)))
+        return ""
+
+    def _on_other_release(self, view: View, frame: Release) -> str:
+        """The round is closed for another code than is wanted here: not with anything from here down."""
+        if len(frame.done) != len(view.slots):
+            return f"Release of {frame.done.hex()}: not of {len(view.slots)} slots"
+        own = [view.position(self._place.me), *(p for child in self._children for p in self._below(child))]
+        if not frame.anew and any(frame.done[slot] > 1 for p in own for slot in self._slots(view.ids[p])):
+            return f"Release of {frame.done.hex()} for {frame.code!r}: something from here, where that is not the code"
+        if self.closed is None:
+            done = tuple(max(value - 1, 0) for value in frame.done)
+            self._close(Closed(done, frame.anew, view.everyone if frame.anew else 0, frame.code))
         return ""
 
     @staticmethod
@@ -400,14 +436,15 @@ class Closing:
         here, number = self._place.here, self._place.committed + 1
         if here is not None:
             done = bytes(1 + count for count in closed.done)
-            self._emit(fx.Send(child, Release(epoch=here.epoch, round=number, done=done, anew=closed.anew)))
+            frame = Release(epoch=here.epoch, round=number, done=done, anew=closed.anew, code=closed.code)
+            self._emit(fx.Send(child, frame))
 
     # -- what follows for the sum ---------------------------------------------------------------------------------
 
     def columns(self, children: Iterable[PeerId]) -> dict[PeerId, FloatVector]:
         """Of the children whose vectors are shorter than the sum: with which weights they enter each block of it."""
         code, closed = self.code, self.closed
-        if code is None or closed is None:
+        if code is None or closed is None or closed.code != self._name(self._coding):
             return {}
         slots = ((child, self.narrow(child)) for child in children)
         return {child: code.column(slot, closed.done) for child, slot in slots if slot is not None}
@@ -417,6 +454,8 @@ class Closing:
         the sum of all that it has, expanded already."""
         view, code, closed = self._place.view, self.code, self.closed
         if view is None or code is None or closed is None or closed.anew or code.blocks == 1:
+            return None
+        if closed.code != self._name(self._coding):
             return None
         if view.parent(peer) is None or view.children(peer):
             return None

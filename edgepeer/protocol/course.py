@@ -176,7 +176,7 @@ class Course:
     def waiting(self) -> bool:
         """Whether the round waits for this peer's children, and not for itself."""
         rd, closed, here = self.round, self.closing.closed, self.place.here
-        if self.closing.code is not None and closed is None:
+        if here is not None and here.view.slots and closed is None:
             return self.closing.waiting
         spoken = rd.brings.vector is not None or (
             closed is not None and here is not None and not here.has(closed.expected)
@@ -185,8 +185,8 @@ class Course:
 
     def laggards(self, now: float) -> list[PeerId]:
         """Children that have kept the round waiting for longer than the limit."""
-        rd, stall_s = self.round, self._limits.stall_s
-        if self.closing.code is None:
+        rd, stall_s, view = self.round, self._limits.stall_s, self.place.view
+        if view is None or not view.slots:
             return rd.late if self.contributed and now - rd.brings.since > stall_s else []
         if self.closing.closed is None:
             return self.closing.stalled(now, stall_s)
@@ -198,7 +198,7 @@ class Course:
         if here is None or not self.contributed:
             return ()
         late = self.round.missing
-        if self.closing.code is not None and self.closing.closed is None:
+        if here.view.slots and self.closing.closed is None:
             late = sum(self.closing.missing(child) for child in here.children)
         above = (here.parent,) if here.parent is not None else ()
         return here.view.names(late) or unsure(here, self.round) or above

@@ -27,6 +27,10 @@ class CodedApp:
         self._blocks = 1
         self._turn = 0  # counts what is computed: what was for an earlier round comes to nothing
         self._busy = False
+        self._other = ""
+        """What it takes part in the round with, if not with chunks of the code that all have."""
+        self._scheme = task.scheme
+        """How it wants rounds to be coded."""
         self.given_up = 0
         """The round whose call was cancelled: what is computed for it counts, and no more comes; 0: none."""
 
@@ -44,23 +48,39 @@ class CodedApp:
         if number != self._number:
             self._number, self._view, self._work, self._busy = number, None, ComputedChunks(), False
             self._turn += 1
+            self._begin(number)
+        if number != self._number or self._brings_plain:
+            return
         if view is not self._view:
             self._view = view
-            scheme = self._task.scheme
             code = None
-            if view.slots and scheme is not None:
+            if view.slots and self._scheme is not None:
                 with contextlib.suppress(ConfigError):  # the machine finds the same, and gives the round up
-                    code = scheme.build(len(view.slots), view.fanout)
+                    code = self._scheme.build(len(view.slots), view.fanout)
             self._blocks = code.blocks if code is not None else 1
             self._work.enter(code, view.owned.get(self._peer.id, ()))
             self._say()
         if number != self.given_up:
             self._compute()
 
+    def _begin(self, number: int) -> None:
+        """Call as the program does in that round. What comes of that may be that it is in another one."""
+        self._other = self._task.other_call(self._peer.id, self._peer.incarnation, number)
+        scheme = {"without a code": None, "another code": self._task.other_scheme}.get(self._other, self._task.scheme)
+        if scheme is not self._scheme:
+            self._scheme = scheme
+            self._peer.receive(ev.CodeWanted(scheme))
+        if self._brings_plain and number == self._number:
+            vector, weight = self._task.contribution(self._peer.id, number, "")
+            self._peer.receive(ev.Contribute(vector, weight))
+
+    @property
+    def _brings_plain(self) -> bool:
+        return self._other in ("plain", "without a code")
+
     def _say(self) -> None:
         if self._view is not None:
-            scheme, done = self._task.scheme, self._work.done()
-            name = scheme.name if scheme is not None else ""
+            done, name = self._work.done(), self._scheme.name if self._scheme is not None else ""
             self._peer.receive(ev.ChunksDone(self._view.stamp, self._number, done, name))
 
     def _compute(self) -> None:

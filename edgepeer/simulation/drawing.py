@@ -145,7 +145,7 @@ def draw_schedule(
     if schedule.seed % 7 == 0:
         most = count // 2 + 1
         schedule = replace(schedule, quorum=most + schedule.seed // 7 % (count + 1 - most))
-    if schedule.seed % 11 < 2 and not coded:
+    if schedule.seed % 11 < 2:
         schedule = replace(schedule, odd=round(0.3 / count, 3))
     schedule = _divided(pick, schedule, within_s) if split else schedule
     if schedule.run == "none":

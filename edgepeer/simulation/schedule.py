@@ -137,8 +137,8 @@ class Schedule:
     infinite: float = 0.0
     """The part of the rounds in which somebody brings a vector that is not finite: rounded ones are dropped."""
     odd: float = 0.0
-    """The part of the vectors that no sum can be of: longer than the others, or, where sums are rounded, not finite.
-    Each life of a peer brings its own."""
+    """The part of the contributions that no sum can be of: longer than the others, or, where sums are rounded, not
+    finite; of coded rounds, plain vectors, or chunks of another code. Each life of a peer brings its own."""
     compute_s: float = 0.2
     """Mean compute time of a round."""
     latency_s: float = 1e-3
@@ -249,8 +249,8 @@ class Schedule:
             raise ValueError(f"precision {self.precision}: is for dtype <f4, without code and split")
         if self.infinite and self.precision == "float32":
             raise ValueError(f"infinite {self.infinite:g}: is for a precision that is rounded, bf16 or int8")
-        if self.odd and (self.code, self.split) != ("none", "none"):
-            raise ValueError(f"odd {self.odd:g}: is for rounds without code and split")
+        if self.odd and self.split != "none":
+            raise ValueError(f"odd {self.odd:g}: is for rounds without split")
         if self.after and self.run == "none":
             raise ValueError(f"after {self.after}: is for a run, and there is none")
         if self.checkpoint and (self.run == "none" or self.split != "none"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from edgepeer.simulation.split_app import SplitWork
 from edgepeer.topology.view import View
 from edgepeer.wire.precision import Precision
 
-__all__ = ["Task", "Workload", "chunk_vector", "vector_of"]
+__all__ = ["OTHER_CALLS", "Task", "Workload", "chunk_vector", "vector_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,8 +43,13 @@ class Workload:
     weights: tuple[float, ...] = (0.5, 1.0, 2.0, 0.0)
     """Of the contributions, in turn. What has the weight 0 is full of NaN."""
     odd: float = 0.0
-    """The part of the contributions that no sum can be of: longer than the others, or, if sums are rounded, not finite.
-    Each life of a peer brings its own."""
+    """The part of the contributions that no sum can be of: longer than the others, or, if sums are rounded, not finite;
+    of coded rounds, of another call (`OTHER_CALLS`). Each life of a peer brings its own."""
+
+
+OTHER_CALLS: Final = ("plain", "without a code", "another code")
+"""What applications do in rounds that are coded at the others: bring a vector as it is, and want no code, or do not say
+so; compute for another code."""
 
 
 class Task:
@@ -68,7 +74,9 @@ class Task:
         self.brought: dict[tuple[PeerId, int], tuple[FloatVector, float]] = {}
         """What a peer contributes to a round instead of what it would."""
         self.scheme = parse_scheme(code, wait)
-        """How rounds are coded, if they are: then Workload.compute_s is for a chunk."""
+        """How rounds are coded, if they are: then Workload.compute_s is for a chunk ..."""
+        self.other_scheme = parse_scheme("first" if not code.startswith("first") else "cyclic:s=1")
+        """... and how they are at a peer whose program was given another code."""
         self.split = split
         """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
         that asks for."""
@@ -100,12 +108,22 @@ class Task:
     def brought_by(self, peer: PeerId, number: int, run: str, life: int) -> tuple[FloatVector, float]:
         """What the application of that life of a peer hands to the machine."""
         vector, weight = self.contribution(peer, number, run)
-        if self._odd and (pick := random.Random(f"{self._odd} {peer} {life} {number}")).random() < self.workload.odd:
+        if (pick := self._is_odd(peer, life, number)) is not None:
             if self.workload.precision == "float32" or pick.random() < 0.5:
                 vector = _longer(vector)
             else:
                 vector = np.full_like(vector, np.inf)
         return (np.full_like(vector, np.nan) if weight == 0 else vector), weight
+
+    def other_call(self, peer: PeerId, life: int, number: int) -> str:
+        """Of a coded round: which of OTHER_CALLS that life of a peer takes part with; empty: with its chunks."""
+        pick = self._is_odd(peer, life, number)
+        return pick.choice(OTHER_CALLS) if pick is not None else ""
+
+    def _is_odd(self, peer: PeerId, life: int, number: int) -> random.Random | None:
+        """Whether it does not fit, what that life of a peer brings to a round. If so: what its kind is picked by."""
+        pick = random.Random(f"{self._odd} {peer} {life} {number}") if self._odd else None
+        return pick if pick is not None and pick.random() < self.workload.odd else None
 
     def all_chunks(self, outcome: fx.RoundCommitted, views: Iterable[View]) -> list[FloatVector]:
         """Of a coded round: the plain sum over all chunks, for each number of slots that its view may have had.

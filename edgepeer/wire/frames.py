@@ -365,6 +365,8 @@ class Release(_Header, frozen=True):
     anew: bool = False
     """A result is held from an earlier view: who holds none contributes an empty vector, so that it comes up and is put
     forward again."""
+    code: _Text = ""
+    """The code's name; empty: an older peer's, or the round is closed without one."""
 
 
 class Knock(_Header, frozen=True):

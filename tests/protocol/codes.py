@@ -25,8 +25,10 @@ def coded(name: str, world: View = FIVE, code: CodingScheme = PAIRS, *, up: str 
     return machine.join(world, up="".join(world.neighbours(PeerId(name))) if up is None else up)
 
 
-def progress(machine: Machine, child: str, who: str, done: str, *, code: CodingScheme = PAIRS, **how: Any) -> list[str]:
-    return machine.progress(child, who, done, code.name, **how)
+def progress(
+    machine: Machine, child: str, who: str, done: str, *, code: CodingScheme | None = PAIRS, **how: Any
+) -> list[str]:
+    return machine.progress(child, who, done, code.name if code is not None else "", **how)
 
 
 def encoded(machine: Machine, *values: float, number: int = 1) -> list[str]:

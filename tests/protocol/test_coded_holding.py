@@ -170,7 +170,7 @@ def test_a_child_may_be_quicker_to_take_another_code() -> None:
     assert b.did({1: 1}) == ["a <- progress 1 of 1010: .1.1."]
     b = coded("b", code=WHOLE)
     progress(b, "d", "d", "...1.", code=PAIRS)
-    assert b.did({1: 1}) == ["a <- progress 1 of 10: .1...", "a <- abort 1: mismatch"]
+    assert b.did({1: 1}) == ["a <- progress 1 of 1010: .1...", "a <- abort 1: mismatch"]  # d's promise, no more
 
 
 def test_the_next_round_has_the_code_that_is_wanted_then() -> None:

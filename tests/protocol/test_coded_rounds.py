@@ -449,11 +449,100 @@ def test_another_code_below_ends_the_round() -> None:
 
 def test_a_plain_vector_in_a_coded_round() -> None:
     b = coded("b")
-    assert b.contribute(1) == ["a <- abort 1: mismatch"]
+    assert b.contribute(1) == ["a <- abort 1: mismatch", "a <- progress 1 of 10: .0..."]
     b = Machine("b").join(view(1, "abcde"), up="ade")
     b.contribute(1)
     b.learn(view(2, "abcde", slots="abcde"))
-    assert "a <- abort 1: mismatch" in b.level("a")
+    said = b.level("a")
+    assert "a <- abort 1: mismatch" in said
+    assert "a <- progress 1 of 10: .0..." in said  # of no code
+
+
+def second_root(coding: CodingScheme | None = PAIRS) -> Machine:
+    """b, head of a second view: a, the first one's, has died in a round that it may have closed without b."""
+    b = coded("b")
+    b.did({1: 0})
+    if coding is not PAIRS:
+        b.hear(ev.CodeWanted(coding))
+    b.learn(view(2, "becd", slots="beced"))
+    for peer in "ec":
+        b.level(peer)
+    return b
+
+
+DROPPED = ["e <- drop 1: mismatch complete", "c <- drop 1: mismatch complete"]
+
+
+def test_a_head_drops_a_round_of_plain_vectors_once_all_have_spoken() -> None:
+    """No sum can come of it, but a died in it, and may have decided it before."""
+    b = second_root()
+    b.did({0: 0})
+    b.frame("c", fr.Abort(epoch=2, round=1, cause="mismatch", reason="plain", over=False))
+    assert progress(b, "c", "c", "..0..") == []
+    assert progress(b, "e", "ed", ".0.00") == DROPPED
+    b = second_root()
+    progress(b, "c", "c", "..0..")
+    progress(b, "e", "ed", ".0.00")
+    assert b.contribute(1) == DROPPED
+
+
+def test_one_that_is_alone_does_so_at_once_and_has_not_begun_the_next_round() -> None:
+    a = coded("a", view(1, "a", slots="a"))
+    assert a.contribute(1) == ["round 1 aborted: mismatch"]
+    assert (a.node.allreduce.committed, a.node.allreduce.idle) == (1, True)
+
+
+def test_so_does_one_without_a_code() -> None:
+    b = second_root(None)
+    assert b.contribute(1) == []
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "ed", ".0.00") == DROPPED
+
+
+def test_and_one_that_has_heard_of_another_code_before_it_computes() -> None:
+    b = second_root()
+    assert progress(b, "e", "ed", ".0.00", code=WHOLE) == []
+    progress(b, "c", "c", "..0..")
+    assert b.did({0: 0}) == DROPPED
+    b = second_root()
+    b.did({0: 0})
+    assert progress(b, "e", "ed", ".0.00", code=WHOLE) == []
+    assert progress(b, "c", "c", "..0..") == DROPPED
+
+
+def test_a_peer_without_a_code_speaks_for_those_below_once_it_takes_part() -> None:
+    """Before that it may be about to be given one, as they were: then it would be told all again."""
+    b = Machine("b").join(FIVE, up="ade")
+    assert progress(b, "d", "d", "...1.") == []
+    assert b.contribute(1) == ["a <- abort 1: mismatch", "a <- progress 1 of 1010: .0..."]
+    assert progress(b, "e", "e", "....1") == ["a <- progress 1 of 11010: .0..."]
+
+
+def test_nobody_at_or_below_a_peer_without_a_code_is_counted() -> None:
+    a = coded("a")
+    a.did({0: 1})
+    assert progress(a, "b", "bde", ".1.11", code=None) == []
+    assert progress(a, "c", "c", "..1..") == []
+    assert progress(a, "b", "bde", ".1.11")[:2] == ["b <- release 1: 11111", "c <- release 1: 11111"]
+
+
+@pytest.mark.parametrize("wanted", [None, WHOLE])
+def test_a_round_that_is_closed_for_another_code_goes_on_below(wanted: CodingScheme | None) -> None:
+    """It was not waited for: it had promised before, in this view. Who is below may be needed to hold the result."""
+    b = coded("b", code=PAIRS)
+    b.hear(ev.CodeWanted(wanted))
+    said = b.release("a", "10100", code=PAIRS.name)
+    assert said[:2] == ["d <- release 1: 10100", "e <- release 1: 10100"]
+    said = b.result("a", vector(5), "ac", final=False)
+    assert [line for line in said if "result" in line] == [
+        "d <- result 1 [0:] 5 complete", "e <- result 1 [0:] 5 complete",
+    ]  # fmt: skip
+    assert b.have("d", who="d") == ["a <- have 1 in 1010"]
+
+
+def test_not_where_something_from_here_is_to_be_in_it() -> None:
+    b = coded("b", code=WHOLE)
+    assert b.release("a", "1..1.", code=PAIRS.name)[-1].startswith("close a: Release of 0200000200 for 'partial")
 
 
 def test_a_plain_view_after_a_coded_one_does_not_add_up_what_was_encoded() -> None:

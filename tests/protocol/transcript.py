@@ -346,8 +346,8 @@ class Machine:
         frame = fr.Progress(epoch=epoch, round=number, code=code, began=began, holding=holding, done=from_digits(done))
         return self.frame(child, frame)
 
-    def release(self, parent: str, done: str, *, number: int = 1, anew: bool = False) -> list[str]:
-        frame = fr.Release(epoch=self._world.epoch, round=number, done=from_digits(done), anew=anew)
+    def release(self, parent: str, done: str, *, number: int = 1, anew: bool = False, code: str = "") -> list[str]:
+        frame = fr.Release(epoch=self._world.epoch, round=number, done=from_digits(done), anew=anew, code=code)
         return self.frame(parent, frame)
 
     def votes(self, voters: str, **said: Any) -> list[str]:

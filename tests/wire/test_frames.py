@@ -135,7 +135,7 @@ FRAMES: dict[str, st.SearchStrategy[tuple[fr.Frame, int]]] = {
         st.just(0),
     ),
     "Release": st.tuples(
-        st.builds(fr.Release, epoch=stamp, round=count, done=st.binary(max_size=4096), anew=st.booleans()),
+        st.builds(fr.Release, epoch=stamp, round=count, done=st.binary(max_size=4096), anew=st.booleans(), code=text),
         st.just(0),
     ),
     "Decide": st.tuples(st.builds(fr.Decide, epoch=stamp, round=count), st.just(0)),
