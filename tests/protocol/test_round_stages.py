@@ -40,7 +40,7 @@ def commit(dropped: bool = False) -> Commit:
 
 
 def closed(rd: Round) -> None:
-    rd.close(Closed((), False, 1), {})
+    rd.close(Closed((), False, 1, ""), {})
 
 
 def held(rd: Round) -> None:
