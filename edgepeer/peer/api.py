@@ -545,14 +545,21 @@ class Peer:
         without them what those who are at work on it would have to follow."""
         self._driver.dispatch(ev.RunExpected(run, peers))
 
-    def want_run(self, run: str | None, peers: int = 1, have: int = 0, of: Lineage | None = None) -> None:
+    def want_run(
+        self,
+        run: str | None,
+        peers: int = 1,
+        have: int = 0,
+        of: Lineage | None = None,
+        slots: tuple[str, ...] = (),
+    ) -> None:
         """Ask for a run: the coordinator starts it once `peers` peers are in.
 
         `have`: the last round whose state is in use here, from a checkpoint; 0: none. `of`: `View.lineage` of the view
-        that this round ended in.
+        that this round ended in. `slots`: `View.slots` of that.
         """
         self._takes_part = True
-        self._driver.dispatch(ev.RunWanted(run, peers, have, of))
+        self._driver.dispatch(ev.RunWanted(run, peers, have, of, slots))
 
     def stand_aside(self) -> None:
         """Leave the view but stay in reach; `come_back` undoes it. Not in an allreduce."""

@@ -88,6 +88,7 @@ class Checkpoints:
             epoch=view.epoch,
             begun=view.plain_round,
             members=view.ids,
+            slots=view.slots,
             digest=digest,
             diverged=diverged,
             state=state,

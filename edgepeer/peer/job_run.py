@@ -77,7 +77,9 @@ class JobRun(Run):
             return None
         self._check_alike(found.state)
         self._kept, self._diverged = found.round, found.diverged
-        return Restored(peers=len(found.members), after=found.round, round=found.round, of=found.lineage)
+        return Restored(
+            peers=len(found.members), after=found.round, round=found.round, of=found.lineage, slots=found.slots
+        )
 
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)

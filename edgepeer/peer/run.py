@@ -69,6 +69,8 @@ class Restored:
     """The last round of the run whose state is in use here; 0: the run's rounds begin anew ..."""
     of: Lineage | None = None
     """... and its lineage, if it is known."""
+    slots: tuple[str, ...] = ()
+    """Whose the slots of the job's code were: as many are there again, whoever comes."""
 
 
 class Run(ABC):
@@ -228,12 +230,13 @@ class Run(ABC):
         # A majority must come: else two parts of a fleet might go on, each with a model of its own.
         everybody, enough = restored.peers, _majority(restored.peers)
         _log.info("job %s: goes on after round %d, when its %d peers are there", job.id, restored.after, everybody)
-        self._peer.want_run(job.id, everybody, have=restored.round, of=restored.of)
+        self._peer.want_run(job.id, everybody, have=restored.round, of=restored.of, slots=restored.slots)
         self._peer.bell.ring()  # the run may have begun before: then this was what it waited for
         begun = await self._wait_beside_it()
         if enough < everybody:
             _log.info("job %s: %d of its %d peers are enough from now on", job.id, enough, everybody)
-        self._peer.want_run(job.id, enough, have=0 if begun else restored.round, of=restored.of)
+        have = 0 if begun else restored.round
+        self._peer.want_run(job.id, enough, have=have, of=restored.of, slots=restored.slots)
         self._peer.bell.ring()
 
     async def _wait_beside_it(self) -> bool:

@@ -193,6 +193,8 @@ class RunWanted:
     """The last round of it whose state the owner has in use, from a checkpoint; 0: none ..."""
     of: Lineage | None = None
     """... and its lineage, if that is known: that of the view that the round ended in."""
+    slots: tuple[str, ...] = ()
+    """Whose the slots of its code were in that view."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

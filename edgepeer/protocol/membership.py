@@ -61,6 +61,8 @@ class Membership:
         self.coordinator = False
         """Whether this peer stands at the head of its view."""
         self.coded = False
+        self.slots: tuple[str, ...] = ()
+        """Whose the slots of the run that the owner wants were, if it goes on from a checkpoint of that."""
         """Whether the owner wants rounds to be coded: then members own slots."""
         self.waits = ""
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
@@ -200,9 +202,11 @@ class Membership:
         """The run that is wanted, or is to be, and how many peers it takes."""
         return self.run or self._expected
 
-    def want_run(self, run: str | None, peers: int, now: float) -> None:
-        """The owner wants a run, of at least so many peers."""
+    def want_run(self, run: str | None, peers: int, now: float, *, slots: tuple[str, ...] = ()) -> None:
+        """The owner wants a run, of at least so many peers. `slots`: whose those of its code were, if the owner has a
+        checkpoint of it: a code may not be to be had of fewer, if fewer peers come together again."""
         self.run, self._expected = (run, peers) if run is not None else None, None
+        self.slots = slots
         self.note_change(now)
 
     def takes_part(self, run: str) -> bool:
@@ -355,6 +359,7 @@ class Membership:
             run=run,
             coded=self.coded,
             settled=self.settled,
+            slots=self.slots,
         )
 
     def _spared(

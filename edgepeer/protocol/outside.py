@@ -28,7 +28,7 @@ from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.membership import Membership
 from edgepeer.protocol.rollcall import RollCall, Word
-from edgepeer.topology.view import MAX_MEMBERS, Member, View, enough
+from edgepeer.topology.view import MAX_MEMBERS, Member, View, enough, hand_on
 
 __all__ = ["Outside"]
 
@@ -156,6 +156,7 @@ class Outside:
             return None
         members = self._members(there, now)
         run = membership.run[0] if membership.run is not None and len(members) >= membership.run[1] else ""
+        ids = tuple(member.id for member in members)
         return View(
             generation=Generation.after(self._known(), [(m.id, m.incarnation) for m in members]),
             epoch=1,
@@ -164,7 +165,7 @@ class Outside:
             lanes=membership.lanes,
             run=run,
             quorum=membership.quorum,
-            slots=tuple(member.id for member in members) if membership.coded else (),
+            slots=hand_on(membership.slots if run else (), ids) if membership.coded else (),
         )
 
     def _members(self, there: list[tuple[PeerId, Word]], now: float) -> tuple[Member, ...]:

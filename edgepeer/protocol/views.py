@@ -602,7 +602,7 @@ class Views:
 
     def on_run_wanted(self, event: ev.RunWanted) -> None:
         self._neighbours.want(event.run)
-        self._membership.want_run(event.run, event.peers, self._place.now)
+        self._membership.want_run(event.run, event.peers, self._place.now, slots=event.slots)
         if event.run is not None and event.have:
             self._neighbours.on_own_state(event)
         self._neighbours.ask_for_state(self._place.now, patient=True)

@@ -28,7 +28,9 @@ class Checkpoint:
     lineage: Lineage
     run: str
     peers: int
-    """How many there were."""
+    """How many there were ..."""
+    slots: tuple[str, ...]
+    """... and whose the slots of their code were."""
 
     @property
     def majority(self) -> int:
@@ -54,6 +56,7 @@ class Disk:
                     lineage=view.lineage,
                     run=view.run,
                     peers=view.size,
+                    slots=view.slots,
                 )
             )
 

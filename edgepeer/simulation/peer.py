@@ -522,7 +522,7 @@ class SimulatedPeer:
                 return
             self._gathers = None
             if self._begun_since:
-                self.receive(ev.RunWanted(self.run_id, found.majority))
+                self.receive(ev.RunWanted(self.run_id, found.majority, slots=found.slots))
             else:
                 self._ask_for_run(found, found.majority)
 
@@ -530,7 +530,7 @@ class SimulatedPeer:
 
     def _ask_for_run(self, found: Checkpoint, peers: int) -> None:
         if self.alive and self._task.run is not None:
-            self.receive(ev.RunWanted(self.run_id, peers, found.round, found.lineage))
+            self.receive(ev.RunWanted(self.run_id, peers, found.round, found.lineage, found.slots))
             self._next_round()  # the run may have begun before: then this was what it waited for
 
     def _forget(self) -> None:

@@ -374,6 +374,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         settled: bool = True,
         generation: Generation | None = None,
         form: Form | None = None,
+        slots: tuple[str, ...] = (),
     ) -> View:
         """The next epoch's view; or, with `generation`, the first of that.
 
@@ -382,7 +383,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         With `coordinator`, that peer swaps into position 0. `first_round`: what comes next in the run of this view; of
         another run it is the first, and after a run plain rounds go on where they were. `settled`: whether nothing of
         the views before this one can be lost any more. Of a run that is coded, and stays so whoever makes its views,
-        each slot stays with its owner; only those of peers that are gone are handed on (`hand_on`).
+        each slot stays with its owner; only those of peers that are gone are handed on (`hand_on`). `slots`: whose they
+        were in the run that begins here, if it goes on from a checkpoint of that: as many are there as were.
         `form`: of the members who stay, in an order that names each of them once; as it was, if not given. Why it is so
         is of these members: of others it is not said.
         """
@@ -406,7 +408,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 plain += 1  # so that no two beginnings of a run are alike
             first_round = 1 if following else plain
         peers = tuple(member.id for member in order)
-        kept = self.slots if following and following == self.run else ()
+        kept = self.slots if following and following == self.run else slots if following and coded else ()
         anew = generation is not None
         return View(
             generation=generation or self.generation,

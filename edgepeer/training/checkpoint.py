@@ -59,6 +59,7 @@ class _CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=0)]
     begun: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     members: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)]
+    slots: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=4096)] = ()
     digest: Annotated[str, msgspec.Meta(max_length=64)]
     diverged: Annotated[int, msgspec.Meta(ge=0)] = 0
     state_bytes: Annotated[int, msgspec.Meta(ge=0, le=STATE_LIMIT_BYTES)]
@@ -85,6 +86,8 @@ class Checkpoint:
     """The first round whose loss was not finite; 0: there was none, or it is an older build's."""
     begun: int = 0
     """Which beginning of the run in that generation it was (`Lineage.begun`); 0: an older build's file."""
+    slots: tuple[str, ...] = ()
+    """Of that view, whose the slots of a code were; none: rounds were not coded, or it is an older build's file."""
 
     @property
     def lineage(self) -> Lineage | None:
@@ -155,6 +158,7 @@ def _checkpoint(header: _CheckpointHeader, state: bytes | memoryview) -> Checkpo
         epoch=header.epoch,
         begun=header.begun,
         members=header.members,
+        slots=header.slots,
         digest=header.digest,
         diverged=header.diverged,
         state=state,

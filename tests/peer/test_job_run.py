@@ -19,7 +19,7 @@ from peer_fleet import DEADLINE_S
 from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import FellBehind
 from edgepeer.fabric.documents import PeerReport
-from edgepeer.ids import Generation, PeerId
+from edgepeer.ids import Generation, Lineage, PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.checkpoints import Checkpoints
 from edgepeer.peer.job_run import JobRun
@@ -64,6 +64,7 @@ class Alone:
         self.reports: list[PeerReport] = []
         self.expected: list[tuple[str, int]] = []
         self.schemes: list[Any] = []
+        self.slots: tuple[str, ...] = ()
         self.fabric = SimpleNamespace(
             forget=lambda topic: None,
             topics=SimpleNamespace(report=lambda job, peer: "report", telemetry=lambda peer: "", job="job"),
@@ -95,9 +96,15 @@ class Alone:
         self.schemes.append(scheme)
 
     def want_run(
-        self, run: str | None, peers: int = 1, have: int = 0, of: Generation | None = None, epoch: int = 0
+        self,
+        run: str | None,
+        peers: int = 1,
+        have: int = 0,
+        of: Lineage | None = None,
+        slots: tuple[str, ...] = (),
     ) -> None:
         if have:
+            self.slots = slots
             self.committed = have
             self.bell.ring()
 
@@ -361,6 +368,18 @@ async def test_who_restarts_says_which_run_it_is_to_want_before_it_reads_its_sta
     async with running(tmp_path, wait_for=7) as fleet:
         await until(lambda: bool(fleet.peer.expected))
     assert fleet.peer.expected == [("j1", 2)]
+
+
+async def test_who_restarts_asks_for_as_many_slots_of_its_code_as_there_were(tmp_path: Path) -> None:
+    """There may be fewer peers than the code was made for."""
+    async with running(tmp_path) as fleet:
+        fleet.peer.view = msgspec.structs.replace(VIEW, slots=("p0", "p0", "p1"))
+        for number in range(1, 11):
+            await fleet.round(number, fleet.mean())
+        await until(lambda: fleet.kept() == [10])
+    async with running(tmp_path) as fleet:
+        await until(lambda: fleet.peer.committed == 10)
+    assert fleet.peer.slots == ("p0", "p0", "p1")
 
 
 async def test_who_has_done_all_of_a_job_waits_for_nobody_to_say_so(tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_another_run_and_calls_without_one_begin_anew() -> None:
     assert of("abc", "abc", run="").successor(first_round=3, without={B}, coded=False).slots == ()
 
 
+def test_a_run_that_goes_on_from_a_checkpoint_has_as_many_slots_as_it_had() -> None:
+    """A code that was to be had of three may not be to be had of two."""
+    before = of("ab", "", run="")
+    assert before.successor(first_round=1, run="run", coded=True, slots=tuple("abc")).slots == tuple("aba")
+    assert before.successor(first_round=1, run="run", coded=False, slots=tuple("abc")).slots == ()
+    assert before.successor(first_round=1, coded=True, slots=tuple("abc")).slots == tuple("ab")
+    assert of("ab", "bab").successor(first_round=9, coded=True, slots=tuple("abc")).slots == tuple("bab")
+
+
 def test_views_with_other_owners_have_other_stamps() -> None:
     assert of("abc", "abc").stamp != of("abc", "acb").stamp
     assert of("abc", "aab").owned == {PeerId("a"): (0, 1), PeerId("b"): (2,)}

@@ -36,6 +36,7 @@ FIRST = Checkpoint(
     epoch=3,
     begun=4,
     members=("a", "b"),
+    slots=("a", "b", "a"),
     digest="d1",
     state=b"state after ten rounds",
 )
@@ -43,7 +44,7 @@ SECOND = replace(FIRST, round=20, digest="d2", state=b"and after twenty")
 
 
 def fields(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    names = ("job", "round", "generation", "epoch", "begun", "members", "digest")
+    names = ("job", "round", "generation", "epoch", "begun", "members", "slots", "digest")
     return (*(getattr(checkpoint, name) for name in names), bytes(checkpoint.state))
 
 
