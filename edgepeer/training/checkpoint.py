@@ -12,7 +12,6 @@ which round the loss has not been finite, and the length of the state; the state
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import struct
@@ -26,6 +25,7 @@ import xxhash
 from edgepeer.errors import VersionError, WireError
 from edgepeer.given import open_regular
 from edgepeer.ids import Generation, Lineage
+from edgepeer.lasting import sync_directory
 from edgepeer.readable import readable
 from edgepeer.training.job import Job
 from edgepeer.training.state import STATE_LIMIT_BYTES
@@ -233,14 +233,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, mode: int = 0o600) 
         with contextlib.suppress(OSError):  # a full disk: give back what was taken
             os.unlink(fresh)
         raise
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have no such thing for directories: 9p, shared folders
-            raise
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)
 
 
 def _number(path: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepeer.errors import ConfigError
+from edgepeer.lasting import sync_directory
 
 __all__ = ["alone_in", "clear_leftovers", "make_private_directory", "read_private", "write_whole"]
 
@@ -25,7 +25,7 @@ def make_private_directory(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
         raise ConfigError(f"{path}: others may write there (mode {mode:o}): chmod 700 {path}")
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
-    _sync(path.parent)
+    sync_directory(path.parent)
 
 
 def clear_leftovers(directory: Path) -> None:
@@ -98,14 +98,3 @@ def read_private(path: Path) -> bytes:
         if os.geteuid() != 0 and found.st_uid not in (0, os.geteuid()):
             raise ConfigError(f"{path}: belongs to user {found.st_uid}, not to this one ({os.geteuid()}): chown it")
         return file.read(1 << 16)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems have no such thing for directories: 9p, shared folders
-            raise
-    finally:
-        os.close(handle)
