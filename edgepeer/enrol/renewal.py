@@ -52,7 +52,7 @@ async def renew_now(identity: Identity) -> None:
     granted = await renew(identity, host.strip("[]"), int(port))
     identity.evictions.accept(granted.evictions)
     try:
-        identity.renewed(granted.certificate)
+        await identity.renewed_beside(granted.certificate)
     except OSError as error:
         raise TrustError(f"{identity.directory}: can't write the new certificate: {os_reason(error)}") from None
 

@@ -237,12 +237,23 @@ class Identity:
             kept, and is not taken.
         """
         checked = self._own_checked(certificate)
+        self._put_there(certificate)
+        self._take(certificate, checked)
+        self._tell()
+
+    async def renewed_beside(self, certificate: bytes) -> None:
+        """The same beside the event loop, which goes on while the disk takes it: it counts when that has it. Who loses
+        power before has the one of before, as if it had not asked yet."""
+        checked = self._own_checked(certificate)
+        await self.later.done(CERTIFICATE, functools.partial(self._put_there, certificate))
+        self._take(certificate, checked)
+        self._tell()
+
+    def _put_there(self, certificate: bytes) -> None:
         if self._is_another_there():
             raise ConfigError(f"fleet = {self.directory}: {_ANOTHER}")
         write_whole(self.directory / CERTIFICATE, pem([certificate]))
-        self._take(certificate, checked)
         self._stamp = _stamp(self.directory)
-        self._tell()
 
     def refresh(self) -> bool:
         """Take what another process has put into the directory, if anything. Whether there was something.

@@ -46,6 +46,28 @@ class Later:
         if at_once:
             write()
 
+    async def done(self, name: str, write: Callable[[], None]) -> None:
+        """Write it likewise, but instead of nothing, and wait for that: as where what is written counts only then. Who
+        is cancelled before its turn has written nothing.
+
+        Raises:
+            Exception: what `write` does.
+        """
+        end: Future[None] = Future()
+
+        def tell() -> None:
+            if not end.set_running_or_notify_cancel():
+                return
+            try:
+                write()
+            except BaseException as error:
+                end.set_exception(error)
+            else:
+                end.set_result(None)
+
+        self.do(f"{name} {id(end)}", tell)
+        await asyncio.wrap_future(end)
+
     def _work(self) -> None:
         while True:
             with self._lock:

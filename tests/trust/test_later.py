@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from fleets import Fleet, Identity
 
+from edgepeer.enrol import renewal
 from edgepeer.enrol.keeping import kept
+from edgepeer.enrol.messages import Granted
 from edgepeer.fabric.announced import Announced
 from edgepeer.trust.later import Later
 
@@ -22,11 +24,12 @@ class Card:
     """A disk that takes nothing in before it may, and is waited for by no event loop."""
 
     def __init__(self) -> None:
-        self.may = threading.Event()
+        self.asked, self.may = threading.Event(), threading.Event()
         self._sync = os.fsync
 
     def fsync(self, handle: int) -> None:
         assert threading.current_thread() is not threading.main_thread(), "the event loop waits for the disk"
+        self.asked.set()
         assert self.may.wait(60)
         self._sync(handle)
 
@@ -71,6 +74,47 @@ async def test_an_authority_is_on_the_disk_before_the_certificate_that_it_issues
         assert (found.signed, len(found.authorities), out.serial in found.serials) == (both, 2, True)
         p1.renewed(fleet.founder.renew("p1", p1.key.public_key(), p1.holder.role))
     assert Identity.load(p1.directory).evictions.signed == both
+
+
+async def test_a_new_certificate_counts_when_the_disk_has_it_and_the_event_loop_goes_on_until_then(
+    fleet: Fleet, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p1 = fleet.member("p1")
+    before, fresh = p1.certificate, fleet.founder.renew("p1", p1.key.public_key(), p1.holder.role)
+    granted = Granted(fresh, (), fleet.founder.signed, p1.where)
+
+    async def renew(*_: object) -> Granted:
+        return granted
+
+    monkeypatch.setattr(renewal, "renew", renew)
+    card = request.getfixturevalue("card")
+    async with kept(p1):
+        task = asyncio.create_task(renewal.renew_now(p1))
+        await asyncio.to_thread(card.asked.wait, 60)
+        assert p1.certificate == Identity.load(p1.directory).certificate == before
+        card.may.set()
+        await task
+        assert p1.certificate == Identity.load(p1.directory).certificate == fresh
+        assert not p1.refresh()
+
+
+async def test_who_waits_for_the_disk_hears_what_went_wrong_and_nobody_is_written_over() -> None:
+    may, written = threading.Event(), list[str]()
+
+    async def write(text: str) -> None:
+        await later.done("a", lambda: (may.wait(60), written.append(text)))
+
+    async with Later() as later, asyncio.TaskGroup() as tasks:
+        first, given_up, last = (tasks.create_task(write(text)) for text in ("first", "given up", "last"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.sleep(0)
+        may.set()
+    assert written == ["first", "last"]
+    assert (first.cancelled(), given_up.cancelled(), last.cancelled()) == (False, True, False)
+    async with later:
+        with pytest.raises(ZeroDivisionError):
+            await later.done("a", lambda: 1 / 0)
 
 
 async def test_what_was_announced_counts_before_the_disk_has_it(fleet: Fleet, request: pytest.FixtureRequest) -> None:
