@@ -105,6 +105,9 @@ class _Agent:
         )
         in_fleet = settings.fleet is not None
         self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
+        self._was_at = ""
+        """The job that this device was at when it stopped, until it is noted that it is over."""
+        self._worker: Worker | None = None
         self._ended: JobOver | None = None
         """The job that the fabric had before the current one, or none."""
         self._ignored = Complaints(_log)
@@ -124,7 +127,9 @@ class _Agent:
         # One thread computes, and writes what is to stay; the loop's thread only moves frames.
         with RoundLog(settings.round_log) as round_log:
             async with Worker() as worker, Metrics(settings.metrics_port) as metrics, Service(peer, stop):
-                self._jobs.unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+                unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
+                self._jobs.unfinished, self._worker = unfinished, worker
+                self._was_at = unfinished.id if unfinished is not None else ""
                 device = Device(
                     peer=peer,
                     settings=settings,
@@ -299,8 +304,17 @@ class _Agent:
                 _log.log(level, "job %s is over, or not the first of that id: somebody had not heard", named)
             case Verdict.IGNORED:
                 self._ignored.add("job %s, which is over, is announced again and again: ignored", named)
+        self._note_over()
         self._pass_on()
         return JobOver(over=named) if verdict is Verdict.CORRECT else None
+
+    def _note_over(self) -> None:
+        """What this device was at when it stopped is not to be taken up in a later life either, when nobody may be
+        there to say that it is over. (Of what it takes part in, `_work` notes that.)"""
+        if self._was_at and self._jobs.knows_over(self._was_at):
+            mark = functools.partial(self._checkpoints.mark_over, self._was_at, "withdrawn")
+            asyncio.get_running_loop().run_in_executor(self._worker, mark)
+            self._was_at = ""
 
     def _pass_on(self) -> None:
         """Tell peers that are connected what is known of the fabric's job."""

@@ -20,7 +20,8 @@ the job that a peer has told of, an older one is old here, too, and that there i
 come to it, all that was before is over, as where the broker has told first: what comes once more of that, this device
 may have said itself. So it is with the job that a device announces because nobody tells of any.
 
-What a device was at when it stopped counts as its current job in this, until it hears of any other.
+What a device was at when it stopped counts as its current job in this, until it hears of any other; and that is over,
+then, as the current one would be.
 
 Plain data: no clock, no network.
 """
@@ -139,7 +140,8 @@ class JobBoard:
         return Verdict.SAME
 
     def _take(self, job: Job | None, *, by_peer: bool = False, again: bool = False) -> Verdict:
-        before, self.current, self.unfinished = self.current, job, None
+        before, was_at = self.current, self.current or self.unfinished
+        self.current, self.unfinished = job, None
         self._ahead = by_peer
         if job is None:
             self._passed.clear()  # they may count again
@@ -147,11 +149,11 @@ class JobBoard:
             self._passed.pop(job.id, None)  # it counts again
             if not (by_peer or again):
                 self._end_passed()
-        if before is not None:
+        if was_at is not None and (job is None or job.id != was_at.id):
             if by_peer:
-                self._pass(before.id)
+                self._pass(was_at.id)
             elif not again:
-                self._end(before.id)
+                self._end(was_at.id)
         return Verdict.SAME if job is before else Verdict.TAKEN
 
     def _end(self, job: str) -> None:

@@ -132,6 +132,29 @@ def test_what_this_device_was_at_counts_until_another_is_heard_of() -> None:
         assert jobs.unfinished is None
 
 
+@pytest.mark.parametrize("how", ["withdrawn", "taken back", "replaced", "replaced, as a peer tells before the broker"])
+def test_what_this_device_was_at_when_it_stopped_is_over_as_if_it_had_been_there(how: str) -> None:
+    jobs = board()
+    jobs.unfinished = OLD
+    if how == "withdrawn":
+        jobs.see(None, over="old")
+    elif how == "taken back":
+        jobs.see(None)
+    else:
+        if "peer" in how:
+            assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
+            assert not jobs.knows_over("old")
+        jobs.see(NEW)
+    assert jobs.knows_over("old")
+
+
+def test_what_this_device_was_at_is_not_over_for_what_devices_say_of_another() -> None:
+    jobs = board()
+    jobs.unfinished = OLD
+    assert jobs.see(NEW, again=True) is Verdict.TAKEN
+    assert not jobs.knows_over("old")
+
+
 def test_what_others_say_is_over_did_not_come_before_what_this_device_was_at() -> None:
     jobs = board("oldest")
     jobs.unfinished = OLD
@@ -389,3 +412,4 @@ def test_an_id_names_one_job() -> None:
     jobs = board()
     jobs.unfinished = NEW  # checkpoints of another job with that id are of no use
     assert jobs.see(again) is Verdict.TAKEN
+    assert not jobs.knows_over("new")

@@ -20,7 +20,7 @@ from peer_fleet import DEADLINE_S
 
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
-from edgepeer.fabric.documents import PeerReport
+from edgepeer.fabric.documents import JobOver, PeerReport
 from edgepeer.fabric.events import FabricEvent, JobSeen, ReportSeen, ViewSeen
 from edgepeer.peer.agent import run_agent
 from edgepeer.peer.checkpoints import Checkpoints
@@ -34,6 +34,7 @@ from edgepeer.wire.documents import unpack
 JOB = new_job(
     id="j1", model="linear", trainer="numpy", optimizer="adam", batch_size=20, rounds=60, wait_for=3, eval_every=1000
 )
+NEXT = new_job(id="j2", model="linear", trainer="numpy", rounds=20, wait_for=3)
 NAMES = ("p0", "p1", "p2")
 
 
@@ -143,7 +144,7 @@ async def said(text: str) -> AsyncIterator[asyncio.Event]:
         log.removeHandler(ear)
 
 
-async def announce(broker: EmbeddedBroker, job: Job | None) -> None:
+async def announce(broker: EmbeddedBroker, job: Job | JobOver | None) -> None:
     """As somebody does who trains, or takes back what is trained."""
     client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
@@ -379,3 +380,19 @@ async def test_a_withdrawn_job_is_not_taken_up_again(
         async with devices(fresh, then, ("p0",)):
             await watcher.until(None)
     assert Checkpoints(then / "p1", every=10, keep=3).unfinished() is None
+
+
+@pytest.mark.parametrize("said", [JobOver(over="j1"), NEXT], ids=["withdrawn", "replaced"])
+async def test_who_was_off_when_its_job_was_withdrawn_does_not_take_it_up_in_a_later_life_either(
+    tmp_path: Path, uninterrupted: tuple[Path, str], said: Job | JobOver
+) -> None:
+    """It may be alone then, and beside a broker that has lost its memory."""
+    home, _ = uninterrupted
+    then = power_failed(home, tmp_path / "then", p0=30, p1=30, p2=30)
+    async with EmbeddedBroker() as fresh, Watcher.at(fresh) as watcher:
+        await announce(fresh, said)
+        async with devices(fresh, then, ("p0",)):
+            await watcher.until_head("p0")
+    store = Checkpoints(then / "p0", every=10, keep=3)
+    assert store.unfinished() is None
+    assert store.ending("j1") == "withdrawn"
