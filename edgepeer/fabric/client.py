@@ -262,6 +262,15 @@ class FabricClient:
         """Stop saying it after reconnects; in a fleet it is still signed anew when our certificate is renewed."""
         self._outbox.forget(topic)
 
+    def hold_back(self, topic: str) -> bool:
+        """Don't say what is to be kept there, if it is not on its way yet in this connection: else it comes behind all
+        that has been heard there. Whether it is held back."""
+        held_back = self._outbox.hold_back(topic)
+        if held_back:
+            self.forget(topic)
+            self._wake()
+        return held_back
+
     def publish_event(self, topic: str, document: msgspec.Struct) -> None:
         """Deliver this once, in order, at least to the broker; waits through outages, up to 1000 of them.
 

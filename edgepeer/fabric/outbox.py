@@ -40,6 +40,8 @@ class Outbox:
         self._kept: dict[str, Letter] = {}
         self._unsaid: dict[str, Letter] = {}
         self._events: deque[Letter] = deque()
+        self._taken: Letter | None = None
+        """What was to be said when that was asked last: it may be on its way."""
         self._breaks: dict[str, tuple[bytes, int]] = {}
         """By topic: what is long and was on its way when connections ended, and how many in a row ..."""
         self._broken = False
@@ -62,6 +64,16 @@ class Outbox:
     def forget(self, topic: str) -> None:
         """Don't say it again. What was not yet said once still will be."""
         self._kept.pop(topic, None)
+
+    def hold_back(self, topic: str) -> bool:
+        """Say nothing there if the value kept is neither on its way nor acknowledged, in this connection. Whether that
+        is so; else nothing changes."""
+        letter = self._unsaid.get(topic)
+        if letter is self._taken if letter is not None else topic not in self.given_up:
+            return False
+        self._unsaid.pop(topic, None)
+        self.forget(topic)
+        return True
 
     @property
     def kept(self) -> Mapping[str, Letter]:
@@ -90,8 +102,10 @@ class Outbox:
     def next(self) -> Letter | None:
         """What to say now: retained values before events."""
         if self._unsaid:
-            return next(iter(self._unsaid.values()))
-        return self._events[0] if self._events else None
+            self._taken = next(iter(self._unsaid.values()))
+        else:
+            self._taken = self._events[0] if self._events else None
+        return self._taken
 
     def acknowledged(self, letter: Letter) -> None:
         """The broker has it. A value replaced, or an event dropped, in the meantime is not affected."""

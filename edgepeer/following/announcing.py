@@ -1,13 +1,20 @@
 """Says in a fabric what its job is, until a broker has it. Who says it again after each time that it was away puts an
 old one in the place of what others have said meanwhile.
 
-a broker tells, once we have come back to it  | so
+a broker tells, at first or once we are back  | so
 ----------------------------------------------+---------------------------------------------------------------------
 of our job, or that it, or any, is over       | nothing: it knows
-of another, before it has told of ours        | ours is not said: the other came first
-of another, after that                        | nothing: ours has been replaced
+of another, before it has told of ours, and   | ours gives way, and is not said: the other came first
+ours is not on its way there yet              |
+the same, and it is on its way                | nothing: it comes behind the other, and replaces that; but in a fleet
+                                              | it gives way, too: the other was signed later, which alone counts, and
+                                              | is said again, as it may lie behind ours
+of another, after it has told of ours         | nothing: ours has been replaced
 what it told before ours was announced, or    | it has lost its memory: the job is said again; in a fleet, what was
 of no job at all                              | signed last, be it of another
+
+So of several that are announced at once, each before its announcer has heard of another, one counts: the one that its
+broker, or in a fleet its signature, puts last. The announcers of the others all hear of that.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edgepeer.errors import JobError, WireError
+from edgepeer.errors import WireError
 from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.events import Connected, FabricEvent, JobSeen, Synced
 from edgepeer.training.job import Job
@@ -44,6 +51,8 @@ class Announcer:
         self._heard = False
         """Whether any has told of ours."""
         self._over = False
+        self.rival = ""
+        """The job that ours has given way to, never having counted; empty: to none."""
         client.publish_retained(client.topics.job, job)
 
     def take_back(self) -> None:
@@ -53,11 +62,7 @@ class Announcer:
         client.publish_retained(client.topics.job, None if client.in_fleet else JobOver(over=self._job.id))
 
     def take(self, event: FabricEvent) -> None:
-        """Hear of one event.
-
-        Raises:
-            JobError: there is another job, which came first.
-        """
+        """Hear of one event."""
         match event:
             case Connected():
                 self._told = False
@@ -68,7 +73,7 @@ class Announcer:
                         job = unpack(payload, Job).id
                 if (job, over) != self._before or not (job or over):
                     self._take(job, over)
-            case Synced() if not (self._told or self._over):
+            case Synced() if not (self._told or self._over or self.rival):
                 if not self._client.announce_again():
                     self._client.publish_retained(self._client.topics.job, self._job)
 
@@ -76,7 +81,15 @@ class Announcer:
         self._told = True
         if job == self._job.id:
             self._heard = True
-        elif job and not (self._heard or self._over):
-            raise JobError(f"job {job} came first; wait, or end it with edgepeer train --withdraw")
+        elif job and not (self._heard or self._over or self.rival) and self._gives_way():
+            self.rival = job
         if self._heard or over == self._job.id:
             self._client.is_said(self._client.topics.job)
+
+    def _gives_way(self) -> bool:
+        client, topic = self._client, self._client.topics.job
+        held_back = client.hold_back(topic)
+        if client.in_fleet and not held_back:
+            client.forget(topic)
+            client.announce_again()
+        return held_back or client.in_fleet

@@ -87,6 +87,8 @@ async def run_job(
         follower.take(event)
         if announcer is not None:
             announcer.take(event)
+            if announcer.rival:
+                progress.see_rival(announcer.rival)
         news.set()
 
     async with observe(broker, fabric, take, identity=identity) as client:

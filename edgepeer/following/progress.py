@@ -197,6 +197,10 @@ class JobProgress:
         elif self.published:
             self.withdrawn, self._replaced_by = True, job
 
+    def see_rival(self, job: str) -> None:
+        """That one is the fabric's, and this never was."""
+        self.withdrawn, self._replaced_by = True, job
+
     def miss_job(self) -> None:
         """The broker has taken the job, and there was time enough to hear of it."""
         if self._unpublished and not self._missed:
@@ -332,6 +336,8 @@ class JobProgress:
 
     def trouble(self) -> str:
         """Why the job is not going on, as far as is known, in one line."""
+        if self.withdrawn and not self.published:
+            return f"job {self._replaced_by} came first; wait, or end it with edgepeer train --withdraw"
         if self.withdrawn:
             how = "withdrawn" if self._replaced_by is None else f"replaced by job {self._replaced_by}"
             return f"job {self.job.id} was {how} after round {self.round} of {self.job.rounds}"

@@ -102,6 +102,34 @@ def test_what_is_forgotten_is_said_at_most_once_more() -> None:
     assert not outbox
 
 
+def test_what_is_on_its_way_is_not_held_back() -> None:
+    outbox = Outbox()
+    outbox.keep("job", b"1")
+    outbox.keep("view", b"2")
+    job = outbox.next()
+    assert job is not None
+    assert not outbox.hold_back("job")
+    outbox.acknowledged(job)
+    assert not outbox.hold_back("job")
+    assert outbox.hold_back("view")
+    assert outbox.next() is None
+    outbox.repeat_all()  # the connection has ended: there it has yet to be said
+    assert [letter.topic for letter in outbox.kept.values()] == ["job"]
+    assert outbox.hold_back("job")
+    outbox.repeat_all()
+    assert not outbox
+
+
+def test_so_is_what_is_said_nowhere() -> None:
+    outbox = Outbox()
+    outbox.keep("job", LONG)
+    while not break_off(outbox):
+        pass
+    assert outbox.hold_back("job")
+    outbox.repeat_all()
+    assert not outbox
+
+
 LONG = b"x" * LONG_BYTES
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from edgepeer.errors import JobError
 from edgepeer.fabric.events import Connected, FabricEvent, JobSeen, Synced
 from edgepeer.fabric.topics import Topics
 from edgepeer.following.announcing import Announcer
@@ -26,14 +25,23 @@ def over(job: str) -> JobSeen:
 class Client:
     """Of a broker that is somewhere else."""
 
-    def __init__(self, *, in_fleet: bool = False) -> None:
+    def __init__(self, *, in_fleet: bool = False, on_its_way: bool = False) -> None:
         self.in_fleet = in_fleet
+        self.on_its_way = on_its_way
         self.topics = Topics("lab")
         self.said: list[str] = []
 
     def publish_retained(self, topic: str, document: Any) -> None:
         assert topic == self.topics.job
         self.said.append("nothing" if document is None else getattr(document, "id", "") or f"over {document.over}")
+
+    def hold_back(self, topic: str) -> bool:
+        if not self.on_its_way:
+            self.said.append("held back")
+        return not self.on_its_way
+
+    def forget(self, topic: str) -> None:
+        self.said.append("not signed anew")
 
     def is_said(self, topic: str) -> None:
         self.said.append("enough")
@@ -74,9 +82,30 @@ def test_one_that_has_lost_its_memory_is_told_again(before: JobSeen, in_fleet: b
     assert said(OURS, Connected(), *told, Synced(), before=before, in_fleet=in_fleet) == ["enough", again]
 
 
-def test_who_comes_first_is_served_first() -> None:
-    with pytest.raises(JobError, match="job j2 came first"):
-        said(Connected(), OTHER)
+@pytest.mark.parametrize("events", [[OTHER], [Connected(), OTHER, Synced()]], ids=["at once", "meanwhile"])
+@pytest.mark.parametrize("in_fleet", [True, False])
+def test_who_comes_first_is_served_first(events: list[FabricEvent], in_fleet: bool) -> None:
+    client = Client(in_fleet=in_fleet)
+    announcer = Announcer(client, Job(id="j1"), Picture())  # type: ignore[arg-type]
+    for event in events:
+        announcer.take(event)
+    assert (announcer.rival, client.said) == ("j2", ["j1", "held back"])
+
+
+def test_what_comes_behind_another_replaces_it() -> None:
+    client = Client(on_its_way=True)
+    announcer = Announcer(client, Job(id="j1"), Picture())  # type: ignore[arg-type]
+    for event in (OTHER, OURS, Synced()):
+        announcer.take(event)
+    assert (announcer.rival, client.said) == ("", ["j1", "enough"])
+
+
+def test_in_a_fleet_it_gives_way_to_what_is_signed_later_and_that_is_put_in_its_place() -> None:
+    client = Client(in_fleet=True, on_its_way=True)
+    announcer = Announcer(client, Job(id="j1"), Picture())  # type: ignore[arg-type]
+    for event in (OTHER, OTHER, Synced()):
+        announcer.take(event)
+    assert (announcer.rival, client.said) == ("j2", ["j1", "not signed anew", "what was signed last"])
 
 
 def test_what_is_over_is_not_said_again() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgpack
 import msgspec
 import pytest
+from fleets import Fleet
 from told import Told
 from way_to_broker import Gate
 
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import JobOver, Presence
 from edgepeer.fabric.events import (
     Connected,
@@ -255,6 +257,64 @@ async def test_a_busy_fabric_is_left_alone(broker: BrokerAddress, told: Told) ->
         with pytest.raises(JobError, match=r"job j1 is not done yet \(it waits for 3 peers\)"):
             await run_job(other, lambda _: None, broker=broker, fabric="test", timeout=DEADLINE_S)
         assert mouth.jobs == ["j1"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("in_fleet", [False, True])
+async def test_of_two_jobs_that_are_announced_at_once_one_is_followed_and_the_others_user_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_fleet: bool, first: int
+) -> None:
+    """Neither has heard of the other's when it announces its own. In a fleet that which is signed later counts, also
+    where it comes first."""
+    fleet = Fleet(tmp_path / "fleet", "test") if in_fleet else None
+    publish, held = FabricClient.publish_retained, list[tuple[Job, FabricClient, str, bytes]]()
+
+    def publish_both(client: FabricClient, topic: str, document: msgspec.Struct | None) -> None:
+        if not isinstance(document, Job):
+            publish(client, topic, document)
+            return
+        held.append((document, client, topic, client._kept_as(topic, client._packed(topic, document))))
+        if len(held) == 2:
+            for which in (first, 1 - first):
+                _, speaker, there, payload = held[which]
+                speaker._outbox.keep(there, payload)
+                speaker._wake()
+
+    monkeypatch.setattr(FabricClient, "publish_retained", publish_both)
+    jobs = {name: Job(id=name, rounds=10, wait_for=3, trainer="numpy") for name in ("j1", "j2")}
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker(identity=fleet and fleet.a_broker()) as running:
+
+        async def follow(job: Job) -> JobResult:
+            return await run_job(
+                JobProgress(job, broker=""),
+                lambda _: None,
+                broker=running.address,
+                fabric="test",
+                timeout=DEADLINE_S,
+                identity=fleet and fleet.operator(f"operator-of-{job.id}"),
+            )
+
+        tasks = {name: asyncio.create_task(follow(job)) for name, job in jobs.items()}
+        done, pending = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        assert len(pending) == 1
+        beaten, wins = (next(name for name in tasks if tasks[name] in which) for which in (done, pending))
+        with pytest.raises(JobError, match=f"job {beaten} was replaced by job {wins} after|job {wins} came first"):
+            await tasks[beaten]
+        picture, news = Picture(), asyncio.Event()
+
+        def take(event: FabricEvent) -> None:
+            picture.take(event)
+            news.set()
+
+        async with observe(running.address, "test", take, identity=fleet and fleet.viewer()):
+            assert picture.job == jobs[wins]
+            tasks[wins].cancel()
+            while picture.job is not None:
+                news.clear()
+                await news.wait()
+        await asyncio.wait(tasks.values())
+        if in_fleet:
+            assert wins == held[1][0].id
 
 
 async def test_no_broker(told: Told) -> None:
