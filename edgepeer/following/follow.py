@@ -11,6 +11,7 @@ from edgepeer.errors import JobError, WireError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.connection import ECHO_S, SLOWEST_BYTES_PER_S
 from edgepeer.fabric.events import (
+    Answered,
     Connected,
     Disconnected,
     FabricEvent,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["AtEnd", "Follower", "run_job"]
 
 _SETTLE_S: Final = 20.0
-"""How long the others have to report once one peer is done."""
+"""How long the others have to report once one peer is done; who measures the model has it as long as it answers."""
 _LAST_RECORD_S: Final = 2.0
 """How long to wait for the last round's telemetry, which may come after the reports, or be lost."""
 _TICK_S: Final = 0.125
@@ -103,7 +104,7 @@ async def run_job(
         client.clear_outdated()
         announcer = Announcer(client, progress.job, picture)
         try:
-            result = await follower.finish(timeout=timeout, said=lambda: client.all_said)
+            result = await follower.finish(timeout=timeout, said=lambda: client.all_said, ask=client.ask)
             if at_end is not None:
                 await at_end(result, follower.withdrawn, broker.beginning_with(client.broker))
         except asyncio.CancelledError:
@@ -151,7 +152,12 @@ class Follower:
         self._changed.set()
 
     async def finish(
-        self, *, timeout: float, settle: float = _SETTLE_S, said: Callable[[], bool] = lambda: True
+        self,
+        *,
+        timeout: float,
+        settle: float = _SETTLE_S,
+        said: Callable[[], bool] = lambda: True,
+        ask: Callable[[], None] = lambda: None,
     ) -> JobResult:
         """Wait until the job has ended.
 
@@ -159,13 +165,14 @@ class Follower:
             timeout: seconds without any sign of progress after which to give up.
             settle: the same, once a peer is done.
             said: whether the broker has taken the job.
+            ask: asks all peers whether they live.
 
         Raises:
             JobError: all peers failed, the job was withdrawn, or nothing moved for too long.
         """
         progress = self._progress
         clock = asyncio.get_running_loop().time
-        said_at = moved_at = clock()
+        said_at = moved_at = asked_at = clock()
         shown_at, round_then = float("-inf"), progress.round
         while True:
             now = clock()
@@ -180,8 +187,12 @@ class Follower:
                 self._on_update(progress)
             if progress.finished and (progress.recorded or now - moved_at >= _LAST_RECORD_S):
                 return progress.result()
-            if now - moved_at >= (min(settle, timeout) if progress.done else timeout):
+            patience = min(settle, timeout) if progress.done else timeout
+            if now - moved_at >= patience:
                 return self._give_up(timeout)
+            if now - max(moved_at, asked_at) >= patience / 2 and progress.done and progress.measuring:
+                asked_at = now
+                ask()
             self._changed.clear()
             try:
                 async with asyncio.timeout(_TICK_S):
@@ -207,6 +218,8 @@ class Follower:
                 return progress.see_presence(presence.id, presence)
             case PresenceGone(peer_id):
                 return progress.see_presence(peer_id, None)
+            case Answered(peer_id):
+                return progress.see_answer(peer_id)
             case ReportSeen(report):
                 return progress.see_report(report)
             case TelemetrySeen(telemetry):

@@ -122,6 +122,11 @@ class JobProgress:
         """One has let us in."""
         self.away = ""
 
+    def see_answer(self, peer: str) -> bool:
+        """A peer that was asked whether it lives says so. Once others are through, it is a sign of progress where all
+        that is left is that peer's to do: to measure a large model takes as long as it takes."""
+        return bool(self.done) and peer in self.measuring
+
     def see_report(self, report: PeerReport) -> bool:
         """A peer told how far it is with a job."""
         known = self.reports.get(report.peer)
@@ -274,6 +279,14 @@ class JobProgress:
         there = self._unheard.union(self.present)
         members = self.members if self.view is not None else sorted(self.reports)
         return tuple(peer for peer in members if peer in there and not self._final(peer))
+
+    @property
+    def measuring(self) -> tuple[str, ...]:
+        """Of these, who leads, or did when it was heard of last: it alone measures the model, and tells of rounds."""
+        head = self.members[:1]
+        return tuple(
+            peer for peer in self.pending if peer in self.reports and (peer in head or self.reports[peer].coordinator)
+        )
 
     @property
     def done(self) -> tuple[str, ...]:

@@ -44,6 +44,8 @@ class JobRun(Run):
         self._computing: Computing | None = None
         self._kept = 0
         """The round of the newest checkpoint that is here of this run; 0: there is none."""
+        self._evaluation: Evaluation | None = None
+        """Of the parameters that are here, if they have been measured: that may take long, and is done once."""
 
     # -- before the first round ----------------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class JobRun(Run):
     def _load(self, state: memoryview) -> None:
         diverged, own = unpack_run_state(state)
         self._check_alike(own)
+        self._evaluation = None
         self._require_trainer().load_state(own)
         self._diverged, self._kept = diverged, 0
 
@@ -181,6 +184,7 @@ class JobRun(Run):
         leads = self._leads
 
         def apply() -> Evaluation | None:
+            self._evaluation = None
             trainer.apply(mean[: trainer.size])
             # Together, in this thread: nobody is to be given one without the other.
             if not self._diverged and not math.isfinite(mean[-1]):
@@ -189,8 +193,9 @@ class JobRun(Run):
             last = self._is_over()
             if view is not None and self._checkpoints.due(number, last=last):
                 self._keep(number, view)
-            due = leads and (number % self._job.eval_every == 0 or last)
-            return trainer.evaluate(test.x_test, test.y_test) if due else None
+            if leads and (number % self._job.eval_every == 0 or last):
+                self._evaluation = trainer.evaluate(test.x_test, test.y_test)
+            return self._evaluation
 
         return await self._state.take(number, apply)
 
@@ -210,7 +215,9 @@ class JobRun(Run):
                 self._keep(self._state.at, view)  # a neighbour's: of a job that is over, the newest is to be the last
             self._checkpoints.mark_over(self._job.id, "done")
             digest = parameter_digest(trainer.parameters())
-            return digest, trainer.evaluate(test.x_test, test.y_test) if leads else None
+            if leads and self._evaluation is None:
+                self._evaluation = trainer.evaluate(test.x_test, test.y_test)
+            return digest, self._evaluation
 
         digest, evaluation = await self._state.in_worker(measure)
         await self._rounds.flush()

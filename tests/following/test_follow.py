@@ -20,6 +20,7 @@ from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.client import FabricClient
 from edgepeer.fabric.documents import JobOver, Presence
 from edgepeer.fabric.events import (
+    Answered,
     Connected,
     Disconnected,
     FabricEvent,
@@ -37,6 +38,7 @@ from edgepeer.following.progress import NOT_PASSED_ON, JobProgress
 from edgepeer.following.result import JobResult
 from edgepeer.following.saving import ModelSaver
 from edgepeer.following.texts import summary
+from edgepeer.ids import PeerId
 from edgepeer.settings import TrainSettings
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
@@ -469,6 +471,47 @@ async def test_so_is_who_took_part_to_the_end_and_was_never_heard_of(
     result = progress.result()
     assert (result.done, result.missing, result.lost) == (("ash",), ("birch", "cedar"), ())
     assert ("did not report", "birch, cedar", False) in summary(result)
+
+
+@pytest.mark.parametrize("ends", ["reports", "dies", "is heard of no more"])
+async def test_who_measures_the_model_is_waited_for_as_long_as_it_lives(
+    running: JobProgress, finish: Callable[..., JobProgress], told: Told, ends: str
+) -> None:
+    """That may take longer than others have to report. Nobody else has the test's result, and the last record."""
+    finish(running, "birch", "cedar")
+    running.see_report(told.report("ash", "running", round=9))
+    follower, asked = Follower(running, lambda _: None), list[float]()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    def ask() -> None:
+        asked.append(loop.time() - began)
+        if len(asked) <= 4:
+            follower.take(Answered(PeerId("ash")))
+        elif ends == "reports":
+            follower.take(ReportSeen(told.report("ash", accuracy=0.98)))
+        elif ends == "dies":
+            follower.take(PresenceGone(PeerId("ash")))
+
+    result = await follower.finish(timeout=DEADLINE_S, settle=0.5, ask=ask)
+    assert asked[4] >= 5 * 0.25
+    if ends == "reports":
+        assert (result.missing, result.quality) == ((), ("accuracy", 0.98))
+    else:
+        assert "ash" not in result.done
+        assert ("ash did not report in time" in running.notes) == (ends != "dies")
+
+
+async def test_others_that_live_are_waited_for_no_longer(
+    running: JobProgress, finish: Callable[..., JobProgress]
+) -> None:
+    """They may be at something else for ever, and have nothing of which nobody else knows."""
+    finish(running, "ash", "birch")
+    asked: list[None] = []
+    result = await Follower(running, lambda _: None).finish(
+        timeout=DEADLINE_S, settle=0.3, ask=lambda: asked.append(None)
+    )
+    assert (result.missing, asked) == (("cedar",), [])
 
 
 async def test_each_sign_of_progress_prolongs_the_wait(told: Told) -> None:

@@ -37,6 +37,7 @@ from edgepeer.training.datasets import load_dataset
 from edgepeer.training.job import Job, new_job
 from edgepeer.training.numpy_trainer import NumpyTrainer
 from edgepeer.training.state import pack_run_state, parameter_digest, read_data, unpack_run_state
+from edgepeer.training.trainer import Evaluation
 from edgepeer.transport.base import Traffic
 
 VIEW = View(
@@ -238,6 +239,30 @@ async def test_that_a_run_diverges_is_not_told_with_the_state_before_that_round(
         await until(lambda: len(fleet.peer.given) == 2)
     told = [(number, unpack_run_state(memoryview(state))[0]) for number, state in fleet.peer.given]
     assert told == [(1, 0), (2, 2)]
+
+
+async def test_a_model_is_measured_once_at_the_end_and_anew_where_another_state_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a small device, and of much held out, it takes minutes."""
+    measured: list[str] = []
+    evaluate = NumpyTrainer.evaluate
+
+    def counted(self: NumpyTrainer, x: Any, y: Any) -> Evaluation:
+        measured.append(parameter_digest(self.parameters()))
+        return evaluate(self, x, y)
+
+    monkeypatch.setattr(NumpyTrainer, "evaluate", counted)
+    async with running(tmp_path, rounds=3, eval_every=2) as fleet:
+        for number in range(1, 4):
+            await fleet.round(number, fleet.mean())
+        report = await fleet.report("done")
+        assert report.rmse is not None
+        assert (len(measured), measured[-1]) == (2, report.digest)
+        fleet.peer.replace(3, pack_run_state(0, fleet.model.state()))
+        await until(lambda: fleet.peer.reports[-1].digest == parameter_digest(fleet.model.parameters()))
+        assert (len(measured), measured[-1]) == (3, fleet.peer.reports[-1].digest)
+        assert fleet.peer.reports[-1].rmse != report.rmse
 
 
 @pytest.mark.parametrize("engaged", [False, True])
