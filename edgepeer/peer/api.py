@@ -580,7 +580,7 @@ class Peer:
         else:
             hearsay.tell(peer, document)
 
-    def give_state(self, peer: PeerId, run: str, number: int, state: bytes) -> None:
+    def give_state(self, peer: PeerId, run: str, number: int, state: bytes | memoryview) -> None:
         """Answer `StateKeeper.state_wanted`: the state after round `number`, which may be empty."""
         self._driver.dispatch(ev.StateReady(peer, run, number, state))
 
@@ -598,7 +598,7 @@ class Peer:
         """Say that the state in use here is not that of the others: a neighbour's comes, as for who joins."""
         self._driver.dispatch(ev.StateLost())
 
-    def give_part(self, peer: PeerId, name: str, number: int, part: bytes) -> None:
+    def give_part(self, peer: PeerId, name: str, number: int, part: bytes | memoryview) -> None:
         """Answer `StateKeeper.part_wanted`, on the connection that it was asked on."""
         view, step = memoryview(part), self._limits.state_segment_bytes
         for start in range(0, max(len(view), 1), step):  # who asks for one that is empty is to hear of it

@@ -59,7 +59,7 @@ class RunState:
         self._wanted: dict[PeerId, int] = {}
         self._asked: dict[PeerId, str] = {}
         """Who is in no view, and has asked for it by which name."""
-        self._packed: tuple[int, bytes] | None = None
+        self._packed: tuple[int, bytes | memoryview] | None = None
         self._fresh: int | None = None
         """The last round in a neighbour's state, from when the worker has put it to use until the peer knows."""
         self.taken = 0
@@ -163,33 +163,44 @@ class RunState:
                 await self._peer.bell.wait(count)
 
     async def hand_over(self) -> None:
-        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled. Where
-        there is none, the others are not to wait for it."""
+        """Having failed, give the state that is here to whoever asks, and may need it to go on. Where there is none, or
+        it can't be packed, give that which a neighbour has, as it has come: who asks may have no other way to it. Until
+        cancelled."""
         self.lost()
-        try:
-            while True:
-                count = self._peer.bell.count
+        while True:
+            count = self._peer.bell.count
+            if self._incoming is not None:
+                self._pass_on(*self._incoming)
+            try:
                 if not await self._give():
                     await self._peer.bell.wait(count)
-        except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
-            _log.warning("job %s: its state can't be handed on: %s", self._run, first_line(error))
-            self._peer.lose_state()
-        await asyncio.Event().wait()
+            except Exception as error:  # of the job's own code: whatever was wrong with it may be wrong with its state
+                _log.warning("job %s: its state can't be handed on: %s", self._run, first_line(error))
+                self.applied, self._fresh, self._packed = _NONE, None, None
+                self._peer.lose_state()
+
+    def _pass_on(self, number: int, state: memoryview) -> None:
+        self._incoming = None
+        self.applied, self._fresh, self._packed = number, None, (number, state)
+        self._peer.adopt(self._run, number, state)
 
     async def _give(self) -> bool:
-        """Give the state to one that has asked for it. Returns whether there was one, and the state was here."""
+        """Give the state to one that has asked for it. Returns whether there was one, and the state was here. Where it
+        can't be packed, whoever has asked is still to be answered: it does not ask again soon."""
         if self._asked and self.applied >= 0:
             asker = next(iter(self._asked))
-            name = self._asked.pop(asker)
-            number, state = await self.in_worker(lambda: (self.at, self._pack()))
-            self._peer.give_part(asker, name, number, state)
+            number, state = await self._as_packed()
+            self._peer.give_part(asker, self._asked.pop(asker), number, state)
             return True
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)
         if ready is None:
             return False
-        wanted, packed = self._wanted.pop(ready), self._packed
-        if packed is None or packed[0] != self.applied:
-            packed = await self.in_worker(lambda: (self.at, self._pack()))
+        wanted = self._wanted.pop(ready)
+        try:
+            packed = await self._as_packed()
+        except BaseException:
+            self._wanted.setdefault(ready, wanted)
+            raise
         number, state = packed
         if number < wanted:  # what was here counts no more
             self._wanted.setdefault(ready, wanted)  # or it has asked again meanwhile
@@ -197,6 +208,12 @@ class RunState:
         self._packed = packed
         self._peer.give_state(ready, self._run, number, state)
         return True
+
+    async def _as_packed(self) -> tuple[int, bytes | memoryview]:
+        packed = self._packed
+        if packed is None or packed[0] != self.applied:
+            packed = await self.in_worker(lambda: (self.at, self._pack()))
+        return packed
 
     async def _load(self, number: int, state: memoryview) -> None:
         def load() -> None:

@@ -310,3 +310,42 @@ async def test_who_has_failed_and_has_no_state_to_give_says_so(fails: str, worke
         peer.keeper.state_wanted("p2", "job", 3)
         await peer.said_so.wait()
         handing.cancel()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_who_can_not_pack_its_state_lets_those_who_have_asked_go_on_all_the_same(
+    times: int, worker: ThreadPoolExecutor
+) -> None:
+    """They would ask again after half a minute, and no round ends before. It fails, and gives them its state then;
+    where that can't be packed either, the one that comes in its place, as it has come."""
+    failures = iter(range(times))
+
+    def pack() -> bytes:
+        for _ in failures:
+            raise MemoryError
+        return b"packed"
+
+    loaded: list[bytes] = []
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=pack, load=lambda state: loaded.append(bytes(state)))  # type: ignore[arg-type]
+    run.open()
+    run.applied = 3
+    peer.keeper.state_wanted("b", "job", 3)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        with pytest.raises(MemoryError):
+            await run.serve()
+        handing = tasks.create_task(run.hand_over())
+        if times == 2:
+            await peer.said_so.wait()
+            assert (peer.given, run.applied) == ([], -1)
+            peer.keeper.state_came("job", 4, memoryview(b"a neighbour's"))
+        while not peer.given:  # noqa: ASYNC110  # set by a thread
+            await asyncio.sleep(0)
+        peer.keeper.state_wanted("c", "job", run.applied)
+        while len(peer.given) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        handing.cancel()
+    number, state = (3, b"packed") if times == 1 else (4, b"a neighbour's")
+    assert peer.given == [("b", number), ("c", number)]
+    assert [bytes(given) for given in peer.states] == [state, state]
+    assert (peer.adopted, loaded) == ([4] if times == 2 else [], [])
