@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import threading
 import time
@@ -80,7 +81,8 @@ async def test_a_new_certificate_counts_when_the_disk_has_it_and_the_event_loop_
     fleet: Fleet, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p1 = fleet.member("p1")
-    before, fresh = p1.certificate, fleet.founder.renew("p1", p1.key.public_key(), p1.holder.role)
+    after = dataclasses.replace(p1.holder, serial=p1.holder.serial + 1)
+    before, fresh = p1.certificate, fleet.founder.issue(after, p1.key.public_key())
     granted = Granted(fresh, (), fleet.founder.signed, p1.where)
 
     async def renew(*_: object) -> Granted:
