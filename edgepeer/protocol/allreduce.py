@@ -186,7 +186,7 @@ class Allreduce:
         fits = closing.code is not None and closing.is_for(code)
         if view.slots:
             closing.did(done if fits else {})
-        if not fits:
+        if not fits and closing.closed is None:  # else it is closed without this peer, whatever that computes
             why_not = closing.why_not if closing.code is None else "the round has another"
             self._want_abort("mismatch", f"{self._place.me} computes for a code, but {why_not}")
         self._after_news()
@@ -279,6 +279,8 @@ class Allreduce:
         rd, wide = self._course.of(peer, frame), _wide(frame)
         if rd is None or not rd.is_child(peer, frame.lane) or self._undue(rd, peer, frame):
             return None
+        if self._closing.is_closed_for_another:
+            return None
         return rd.part(frame.lane, wide) if not rd.misfit(wide, self._limits.max_vector_bytes) else None
 
     def _misfit(self, rd: Round, frame: Result) -> str:
@@ -301,7 +303,7 @@ class Allreduce:
     def on_reduce(self, peer: PeerId, frame: Reduce, payload_bytes: int, stored: bool, seconds: float) -> None:
         """A segment of a child's partial sum lies in its buffer (`stored`) or was of no use."""
         rd, wide = self._course.of(peer, frame), _wide(frame)
-        if rd is None or not rd.is_child(peer, frame.lane):
+        if rd is None or not rd.is_child(peer, frame.lane) or self._closing.is_closed_for_another:
             return
         if undue := self._undue(rd, peer, frame):
             self._around.refuse(peer, undue)

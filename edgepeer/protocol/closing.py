@@ -78,12 +78,21 @@ class _Report:
 class Closing:
     """The coded round in progress at one peer."""
 
-    def __init__(self, place: Place, emit: Callable[[fx.Effect], None], holding: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        emit: Callable[[fx.Effect], None],
+        *,
+        holding: Callable[[], bool],
+        hopeless: Callable[[], bool],
+    ) -> None:
         self._place = place
         self._emit = emit
         self._holding = holding
         """Whether something of the round is held here from an earlier view. Asked whenever that is said: what is said
         of it is a promise, and a peer that decides nothing at the moment (`Place.frozen`) speaks all the same."""
+        self._hopeless = hopeless
+        """Whether no sum can come of the round, so that it waits for promises only."""
         self._wanted: Coding | None = None
         """How the owner wants rounds to be coded ..."""
         self._coding: Coding | None = None
@@ -112,10 +121,12 @@ class Closing:
 
     def use(self, coding: Coding | None) -> bool:
         """The owner wants rounds to be coded, or not. Returns whether that is news. What has been said in this round is
-        of the code that it has: another is for the next one."""
+        of the code that it has, or of none, and holds until it is over: another is for the next one. Who has no code
+        yet, and has said nothing itself, is told all again by those below."""
         before, self._wanted = self._wanted, coding
         news = before is None or coding is None or before.name != coding.name
-        if news and (self._coding is None or (self._since is None and self.closed is None)):
+        spoken = self._own is not None or self.closed is not None or (self._coding is not None and self._since)
+        if news and not spoken:
             self.enter()
         return news
 
@@ -219,6 +230,7 @@ class Closing:
         if self._is_unlike(frame) and self._own is None and not frame.holding:
             self._aside[peer] = frame  # the child may be quicker to take another code: then it says all again
             return ""
+        self._aside.pop(peer, None)
         self._count(peer, frame)
         self._news()
         return ""
@@ -296,7 +308,7 @@ class Closing:
         if self._own is None or self.closed is not None:
             return False
         done = code is None or all(count >= code.loads[slot] for slot, count in self._own.items())
-        return done and bool(self._owing())
+        return (done or self._hopeless()) and bool(self._owing())
 
     def _owing(self) -> list[PeerId]:
         """The children at or below which somebody has not begun, or has something left to compute."""
@@ -304,7 +316,7 @@ class Closing:
 
     def missing(self, child: PeerId) -> int:
         """Those at and below a child that have not begun, or have something left to compute: positions, as a set."""
-        view, code, heard = self._place.view, self.code, self._heard.get(child)
+        view, code, heard = self._place.view, self.code if not self._hopeless() else None, self._heard.get(child)
         if view is None:
             return 0
         found = 0
@@ -411,12 +423,16 @@ class Closing:
         return ""
 
     def _on_other_release(self, view: View, frame: Release) -> str:
-        """The round is closed for another code than is wanted here: not with anything from here down."""
+        """The round is closed for another code than is wanted here. Nothing from here down is in it, unless this peer
+        has given up the state that it had said so beside, and been given another code: then no sum can come of it."""
         if len(frame.done) != len(view.slots):
             return f"Release of {frame.done.hex()}: not of {len(view.slots)} slots"
         own = [view.position(self._place.me), *(p for child in self._children for p in self._below(child))]
         if not frame.anew and any(frame.done[slot] > 1 for p in own for slot in self._slots(view.ids[p])):
-            return f"Release of {frame.done.hex()} for {frame.code!r}: something from here, where that is not the code"
+            here = self._name(self._coding)
+            self.wrong = (
+                f"closed for the code {frame.code!r} with something that is for {here!r} by now at {self._place.me}"
+            )
         if self.closed is None:
             done = tuple(max(value - 1, 0) for value in frame.done)
             self._close(Closed(done, frame.anew, view.everyone if frame.anew else 0, frame.code))
@@ -441,10 +457,17 @@ class Closing:
 
     # -- what follows for the sum ---------------------------------------------------------------------------------
 
+    @property
+    def is_closed_for_another(self) -> bool:
+        """Whether the round is closed for another code than this peer's, so that nobody from here down brings anything
+        that it could take."""
+        closed = self.closed
+        return closed is not None and not closed.anew and closed.code != self._name(self._coding)
+
     def columns(self, children: Iterable[PeerId]) -> dict[PeerId, FloatVector]:
         """Of the children whose vectors are shorter than the sum: with which weights they enter each block of it."""
         code, closed = self.code, self.closed
-        if code is None or closed is None or closed.code != self._name(self._coding):
+        if code is None or closed is None or self.is_closed_for_another:
             return {}
         slots = ((child, self.narrow(child)) for child in children)
         return {child: code.column(slot, closed.done) for child, slot in slots if slot is not None}
@@ -455,7 +478,7 @@ class Closing:
         view, code, closed = self._place.view, self.code, self.closed
         if view is None or code is None or closed is None or closed.anew or code.blocks == 1:
             return None
-        if closed.code != self._name(self._coding):
+        if self.is_closed_for_another:
             return None
         if view.parent(peer) is None or view.children(peer):
             return None

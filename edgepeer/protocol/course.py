@@ -58,7 +58,12 @@ class Course:
         self._emit = emit
         self.rates = Rates(limits, direct)
         self.past = Past(limits.kept_results, place, self.rates, emit)
-        self.closing = Closing(place, emit, lambda: self.round.prior is not None)
+        self.closing = Closing(
+            place,
+            emit,
+            holding=lambda: self.round.prior is not None,
+            hopeless=lambda: (wanted := self.round.abort_wanted) is not None and wanted[0] != "timeout",
+        )
         self.round = Round((NOWHERE,), self.rates, coded=False)
         """The round in progress."""
         self._early: Round | None = None

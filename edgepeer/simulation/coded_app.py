@@ -73,6 +73,14 @@ class CodedApp:
         if self._brings_plain and number == self._number:
             vector, weight = self._task.contribution(self._peer.id, number, "")
             self._peer.receive(ev.Contribute(vector, weight))
+            if self._scheme is None:
+                self._peer.work(self._task.compute_s(), self._want_code_again)
+
+    def _want_code_again(self) -> None:
+        """Also while the plain call goes on, which was cancelled, say."""
+        if self._peer.alive and self._scheme is None:
+            self._scheme = self._task.scheme
+            self._peer.receive(ev.CodeWanted(self._scheme))
 
     @property
     def _brings_plain(self) -> bool:

@@ -100,6 +100,23 @@ def test_a_root_that_has_just_woken_has_what_it_holds_put_forward() -> None:
     assert progress(b, "a", "a", "2..") == ["c <- release 1: 202 anew", "a <- release 1: 202 anew"]
 
 
+def test_a_root_without_a_code_puts_forward_what_is_held_and_goes_on_with_that_whatever_is_wanted_then() -> None:
+    b = coded("b")
+    b.did({1: 1})
+    b.release("a", "11111")
+    encoded(b, 1)
+    b.result("a", vector(5), "abcde", final=False)
+    b.hear(ev.CodeWanted(None))
+    b.learn(view(2, "becd", slots="beced"))
+    for peer in "ec":
+        b.level(peer)
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "ed", ".0.00")[:2] == ["e <- release 1: 00000 anew", "c <- release 1: 00000 anew"]
+    b.hear(ev.LinkDown(PeerId("c"), "reset"))
+    b.hear(ev.CodeWanted(PAIRS))
+    assert "c <- release 1: 00000 anew" in b.level("c")
+
+
 def test_a_release_anew_asks_nothing_of_the_owner() -> None:
     d = coded("d")
     assert d.release("b", "00000", anew=True) == ["b <- reduce 1 [0:]  of 1000"]

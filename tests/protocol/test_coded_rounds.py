@@ -540,9 +540,45 @@ def test_a_round_that_is_closed_for_another_code_goes_on_below(wanted: CodingSch
     assert b.have("d", who="d") == ["a <- have 1 in 1010"]
 
 
-def test_not_where_something_from_here_is_to_be_in_it() -> None:
+def test_without_a_sum_where_something_from_here_was_to_be_in_it() -> None:
+    """It had said so beside a state that was given up. Refused, it would come again and again."""
     b = coded("b", code=WHOLE)
-    assert b.release("a", "1..1.", code=PAIRS.name)[-1].startswith("close a: Release of 0200000200 for 'partial")
+    said = b.release("a", "10010", code=PAIRS.name)
+    assert said == ["d <- release 1: 10010", "e <- release 1: 10010", "a <- abort 1: mismatch"]
+    assert b.reduce("d", vector(1), "d") == []  # of no use, and no fault of d's
+
+
+def test_who_computes_for_the_code_that_a_round_is_closed_for_only_comes_too_late() -> None:
+    b = coded("b", code=WHOLE)
+    b.release("a", "10100", code=PAIRS.name)
+    b.hear(ev.CodeWanted(PAIRS))
+    assert b.hear(ev.ChunksDone(FIVE.stamp, 1, {1: 0}, PAIRS.name)) == []
+    b.result("a", vector(5), "ac", final=True)
+    assert b.hear(ev.ChunksDone(FIVE.stamp, 2, {1: 0}, PAIRS.name)) == ["a <- progress 2 of 10: .0..."]
+
+
+def test_who_has_brought_a_plain_vector_has_promised_whatever_code_is_wanted_then() -> None:
+    b = second_root(None)
+    b.contribute(1)
+    b.hear(ev.Abandoned())
+    b.hear(ev.CodeWanted(PAIRS))
+    progress(b, "c", "c", "..0..")
+    assert progress(b, "e", "ed", ".0.00") == DROPPED
+
+
+def test_a_child_that_has_come_to_the_same_code_is_believed() -> None:
+    b = coded("b")
+    progress(b, "d", "d", "...1.", code=WHOLE)
+    progress(b, "d", "d", "...0.")
+    assert b.did({1: 0}) == ["a <- progress 1 of 1010: .0.0."]
+
+
+def test_where_no_sum_can_come_nobody_is_waited_for_that_has_spoken() -> None:
+    b = second_root()
+    b.did({0: 0})
+    b.frame("e", fr.Abort(epoch=2, round=1, cause="mismatch", reason="plain", over=False))
+    progress(b, "e", "ed", ".0.00", code=None)
+    assert b.node.allreduce.missing() == ("c",)
 
 
 def test_a_plain_view_after_a_coded_one_does_not_add_up_what_was_encoded() -> None:
