@@ -40,14 +40,19 @@ Ending = Literal["done", "withdrawn"]
 class Checkpoints:
     """Those under one state directory.
 
+    Which jobs are over is noted beside them, also where there are none: who has been told that a job is withdrawn must
+    not begin it anew when a broker that lost power knows it as it was before.
+
     Args:
         every: rounds from one to the next; 0: none are written, and none are used.
         keep: how many stay.
     """
 
     def __init__(self, state_dir: Path | None, *, every: int, keep: int) -> None:
-        self.directory = state_dir / "checkpoints" if state_dir is not None and every else None
+        home = state_dir / "checkpoints" if state_dir is not None else None
+        self.directory = home if every else None
         """None where there are none."""
+        self._over_file = home / "over.json" if home is not None else None
         self.written = 0
         self.failed = 0
         """Those that could not be written."""
@@ -99,15 +104,14 @@ class Checkpoints:
             written = True
         except OSError as error:
             self.failed += 1
-            self._complain(f"checkpoint of round {number} is not written to", error)
+            self._complain(f"checkpoint of round {number} is not written to", self.directory, error)
         self.written += written
         try:
             prune_checkpoints(self.directory, self._keep)  # also then: it may be there all the same, but not to last
         except OSError as error:
             if written:
-                self._complain(
-                    "earlier checkpoints are not removed from", error, "training goes on, until there is no room"
-                )
+                so = "training goes on, until there is no room"
+                self._complain("earlier checkpoints are not removed from", self.directory, error, so)
             return
         if not written:
             return
@@ -116,14 +120,18 @@ class Checkpoints:
         self._trouble = ""
 
     def _complain(
-        self, what: str, error: OSError, so: str = "training goes on, but a restart goes back further"
+        self,
+        what: str,
+        where: Path,
+        error: OSError,
+        so: str = "training goes on, but a restart goes back further",
     ) -> None:
         trouble = error.strerror or str(error)
         if trouble != self._trouble:  # told once, not every so many rounds
             self._trouble = trouble
             cure = "free some space there, see that it can be written, or choose another --state-dir"
             text = "%s %s: %s; %s: %s"
-            _log.warning(text, what, self.directory, trouble, so, cure)
+            _log.warning(text, what, where, trouble, so, cure)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -221,20 +229,22 @@ class Checkpoints:
     def mark_over(self, job: str, how: Ending) -> None:
         """Remember that a job is not to be gone on with; its checkpoints stay. One that is withdrawn stays so; one that
         is done may be withdrawn yet."""
-        if self.directory is None or self._over.get(job) in (how, "withdrawn"):
+        if self._over.get(job) in (how, "withdrawn"):
             return
         remembered = [*self._over.items(), (job, how)][-_REMEMBERED:]
         self._over = dict(remembered)
+        if (path := self._over_file) is None:
+            return
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.directory / "over.json", msgspec.json.encode(self._over))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, msgspec.json.encode(self._over))
         except OSError as error:
-            self._complain(f"that job {job} is {how} is not written to", error)
+            so = "after a restart it may be taken up again"
+            self._complain(f"that job {job} is {how} is not written to", path.parent, error, so)
 
     def _read_over(self) -> dict[str, Ending]:
-        if self.directory is None:
+        if (path := self._over_file) is None:
             return {}
-        path = self.directory / "over.json"
         try:
             with open_regular(path) as file:
                 return msgspec.json.decode(file.read(), type=dict[str, Ending])

@@ -53,7 +53,6 @@ def test_off_means_nothing_is_written_or_read(tmp_path: Path) -> None:
     for off in (Checkpoints(tmp_path, every=0, keep=3), Checkpoints(None, every=10, keep=3)):
         assert not any(off.due(number, last=number == JOB.rounds) for number in range(1, 26))
         save(off, 10)
-        off.mark_over("j1", "done")
         assert not off.any()
         assert off.unfinished() is None
         assert off.restore(JOB, trainer()) is None
@@ -211,6 +210,17 @@ def test_jobs_that_are_over_stay_so(tmp_path: Path, store: Checkpoints) -> None:
     third = Checkpoints(tmp_path, every=10, keep=3)
     assert third.unfinished() == JOB
     assert third.ending("k69") == "withdrawn"
+
+
+def test_jobs_that_are_over_stay_so_without_checkpoints(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, every=0, keep=3).mark_over("j1", "withdrawn")
+    for every in (0, 10):
+        again = Checkpoints(tmp_path, every=every, keep=3)
+        assert again.unfinished() is None
+        assert again.ending("j1") == "withdrawn"
+    nowhere = Checkpoints(None, every=0, keep=3)
+    nowhere.mark_over("j1", "withdrawn")
+    assert nowhere.ending("j1") == "withdrawn"  # in this life
 
 
 @pytest.mark.parametrize("damaged", [b'{"j1": "do', b'{"j\xff": "done"}', b"\0" * 20])

@@ -40,7 +40,12 @@ NAMES = ("p0", "p1", "p2")
 
 @contextlib.asynccontextmanager
 async def devices(
-    broker: EmbeddedBroker, home: Path, names: Sequence[str] = NAMES, *, regather_s: float = REGATHER_S
+    broker: EmbeddedBroker,
+    home: Path,
+    names: Sequence[str] = NAMES,
+    *,
+    regather_s: float = REGATHER_S,
+    every: int = 10,
 ) -> AsyncIterator[None]:
     """Agents with state directories under `home`; they leave when the context ends."""
     stop = asyncio.Event()
@@ -51,7 +56,7 @@ async def devices(
                 fabric="lab",
                 peer_id=name,
                 state_dir=home / name,
-                checkpoint_every=10,
+                checkpoint_every=every,
                 checkpoint_keep=1000,
             )
             tasks.create_task(run_agent(settings, machine=Patient(FtTree()), stop=stop, regather_s=regather_s))
@@ -396,3 +401,25 @@ async def test_who_was_off_when_its_job_was_withdrawn_does_not_take_it_up_in_a_l
     store = Checkpoints(then / "p0", every=10, keep=3)
     assert store.unfinished() is None
     assert store.ending("j1") == "withdrawn"
+
+
+async def test_a_withdrawn_job_is_not_begun_anew_by_who_keeps_no_checkpoints(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The site loses power, and the broker has on its disk what it knew before."""
+    caplog.set_level(logging.INFO)
+    job = new_job(id="j1", model="linear", trainer="numpy", rounds=1_000_000, wait_for=1)
+    async with EmbeddedBroker() as broker, devices(broker, tmp_path, ("p0",), every=0):
+        async with said("job j1: running") as heard:
+            await announce(broker, job)
+            await heard.wait()
+        async with said("job j1 is over") as heard:
+            await announce(broker, None)
+            await heard.wait()
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher:
+        await announce(before, job)
+        await watcher.until(job)
+        async with devices(before, tmp_path, ("p0",), every=0):
+            await watcher.until(None)
+            await watcher.until_head("p0")
+        assert "p0" not in watcher.reports
