@@ -175,6 +175,10 @@ class Checkpoints:
                 newest = newest or checkpoint
         return newest
 
+    def kept_at(self, job: Job, digest: str) -> Checkpoint | None:
+        """Of a split job: the newest checkpoint that was written when `digest` was that of what all had in common."""
+        return next((checkpoint for _, checkpoint in self._of(job) if checkpoint.digest == digest), None)
+
     def _of(self, job: Job) -> Iterator[tuple[Path, Checkpoint]]:
         for path, checkpoint in self._good(self._paths()):
             if checkpoint.job == job:

@@ -2,7 +2,8 @@
 
 The state of the run is what all peers have in common, without any weights. A device's checkpoints hold its own blocks
 alone. When a whole fleet starts again, each says which blocks it has, and all go on from the newest iteration of which
-there is enough.
+there is enough. Who starts again beside a fleet at work gets its blocks from the others'; after the last round, when
+nothing is put together any more, from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
 
-from edgepeer.errors import ConfigError, JobError
+from edgepeer.errors import ConfigError, JobError, WireError
 from edgepeer.fabric.documents import SoftError
 from edgepeer.ids import PeerId
 from edgepeer.peer.pacing import Pacing
@@ -54,6 +55,15 @@ _log = logging.getLogger(__name__)
 Array = NDArray[Any]
 
 
+class _Kept(NamedTuple):
+    """A checkpoint on this device's disk."""
+
+    node: int
+    iteration: int
+    digest: str
+    """Of what all peers had in common when it was written."""
+
+
 class SplitRun(Run):
     """This device's part in one split job."""
 
@@ -64,8 +74,8 @@ class SplitRun(Run):
         self._make: Callable[[Sequence[tuple[int, bytes]]], Program] | None = None
         self._form: Form | None = None
         self._shard: Shard | None = None
-        self._kept: tuple[int, int] | None = None
-        """Node and iteration of the last checkpoint on the disk."""
+        self._kept: _Kept | None = None
+        """The last checkpoint on the disk."""
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
@@ -140,13 +150,29 @@ class SplitRun(Run):
         if found is None:
             self._kept = None
             return None
-        self._kept, self._diverged = (parts[0][0], found.round), found.diverged
+        self._kept, self._diverged = _Kept(parts[0][0], found.round, found.digest), found.diverged
         return Restored(peers=len(found.members), after=found.round)
 
     def _load(self, state: memoryview) -> None:
         diverged, common = unpack_run_state(state)
-        self._require_program().load_state(common)
+        program = self._require_program()
+        program.load_state(common)
         self._diverged = diverged
+        if program.done and program.saved is None:
+            self._regain(program)
+
+    def _regain(self, program: Program) -> None:
+        """The own blocks from this device's checkpoint, if what all have in common was then what it is now."""
+        found = self._checkpoints.kept_at(self._job, program.digest())
+        if found is None:
+            return
+        try:
+            part = unpack_part(found.state)
+            program.regain(part.node, part.blocks)
+        except WireError as error:
+            _log.warning("checkpoint of round %d is not used: %s", found.round, error)
+        else:
+            self._kept = _Kept(part.node, found.round, found.digest)
 
     def _pack(self) -> bytes:
         return pack_run_state(self._diverged, self._require_program().state())
@@ -198,23 +224,22 @@ class SplitRun(Run):
             await self._pacing.rest(began, round_=number, chunk=node, seed=job.seed, among=view.ids, share=share)
 
     async def _keep(self) -> None:
-        """Write the newest checkpoint to the disk, if it is due there. What is there of another node, or from before
-        all began again further back, would only be in the way of others' when the fleet starts again."""
+        """Write the newest checkpoint to the disk, if it is due there; at the end, that which says how all has ended.
+        What is there of another node, or from before all began again further back, would only be in the way of others'
+        when the fleet starts again."""
         program, view, every = self._require_program(), self._peer.view, self._checkpoints.every
         if view is None or not every:
             return
-        part = self._part()
-        if self._kept is not None:
-            node, iteration = self._kept
-            if program.node != node or (part is not None and part.iteration < iteration):
-                self._kept = None
-                await self._state.in_worker(lambda: self._checkpoints.discard(self._job))
+        part, kept = self._part(), self._kept
+        if kept is not None and (program.node != kept.node or (part is not None and part.iteration < kept.iteration)):
+            self._kept = kept = None
+            await self._state.in_worker(lambda: self._checkpoints.discard(self._job))
         if part is None:
             return
-        new = part.iteration - (0 if self._kept is None else self._kept[1])
-        if new >= every or (new and program.done):
-            self._kept = part.node, part.iteration
-            digest, diverged = program.digest(), self._diverged
+        digest, diverged = program.digest(), self._diverged
+        new = part.iteration - (0 if kept is None else kept.iteration)
+        if new >= every or (program.done and (kept is None or kept.digest != digest)):
+            self._kept = _Kept(part.node, part.iteration, digest)
             await self._state.in_worker(
                 lambda: self._checkpoints.save_part(
                     self._job, part.iteration, pack_part(part), view, digest=digest, diverged=diverged

@@ -37,7 +37,9 @@ which no product reads, and that alone is put together again, from the rest. A p
 nothing to be mended.
 
 *Who holds what.* A node whose holder is not among the contributors any more is vacant, and goes to a contributor
-without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty.
+without a node, between two iterations. Whoever has a node without its blocks leaves its digest empty. After the end no
+round follows, so nothing is put together again: who comes back then has its blocks from a checkpoint that was made when
+all was as it is now (`regain`), or lacks them.
 """
 
 from __future__ import annotations
@@ -680,6 +682,22 @@ class Program:
         self.cell = None
         if node is not None:
             self.cell = Cell(self.network, self.split, node, blank=True, iteration=common.iteration)
+
+    def regain(self, node: int, state: bytes) -> None:
+        """After the end: have the own blocks from a checkpoint (`saved`) of a former life, which was written when
+        `digest` was what it is now.
+
+        Raises:
+            WireError: it is not of this peer's node, not of the last iteration, or damaged. Nothing has changed then.
+        """
+        cell = self.cell
+        if not self.done or cell is None or node != cell.node:
+            raise WireError(f"it is of node {node}, and this peer is {'none' if cell is None else cell.node}")
+        claim = self._claimed(node, state)
+        if claim.iteration != self.iteration:
+            raise WireError(f"it is of iteration {claim.iteration}, and the last one was {self.iteration}")
+        cell.unpack(state)
+        self._saved = claim
 
     def _passing_of(self, common: Common, arrays: dict[str, Array]) -> Passing | None:
         """The batch that is on its way, as far as it has come."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from undivided import batches_for, undivided
 
+from edgepeer.errors import WireError
 from edgepeer.training.split.assembly import assembled
 from edgepeer.training.split.named import parse_split
 from edgepeer.training.split.network import Network
@@ -124,3 +125,42 @@ def test_who_was_away_and_has_missed_nothing_keeps_its_blocks() -> None:
     round_of(programs)
     one.load_state(other.state())
     assert one.cell is cell
+
+
+def test_who_comes_back_after_the_end_has_its_blocks_from_its_own_checkpoint() -> None:
+    """No round is left in which others could put them together again."""
+    programs = fleet({}, 20)
+    kept: Kept = {name: [] for name in NAMES}
+    while not programs[0].done:
+        round_of(programs)
+        for program in programs:
+            if program.saved is not None and program.saved[1] > len(kept[program.me]) * 10:
+                kept[program.me].insert(0, (program.saved[0], program.saved[2]))
+    one, other = programs[:2]
+    (late,) = fleet({}, 20, (one.me,))
+    late.load_state(other.state())
+    assert late.done
+    assert late.saved is None
+    newest, before = kept[one.me]
+    damaged = newest[1][:-3] + b"bad"
+    for node, state in (kept[other.me][0], (newest[0], damaged), before, (newest[0], kept[other.me][0][1])):
+        with pytest.raises(WireError):
+            late.regain(node, state)
+    assert late.saved is None
+    late.regain(*newest)
+    assert late.saved == one.saved
+    assert late.cell is not None
+    assert one.cell is not None
+    assert all(map(np.array_equal, late.cell.blocks, one.cell.blocks))
+    assert not late.cell.lacking
+
+
+def test_before_the_end_who_comes_again_gets_its_blocks_from_the_others() -> None:
+    kept = former_life()
+    programs = fleet({}, 31)
+    while programs[0].iteration < 30:
+        round_of(programs)
+    (late,) = fleet({}, 31, (NAMES[0],))
+    late.load_state(programs[1].state())
+    with pytest.raises(WireError):
+        late.regain(*kept[late.me][0])

@@ -1,0 +1,100 @@
+"""A split job is done, and who wants the model asks for it: what devices have then, and what they say without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peer_fleet import DEADLINE_S
+from test_peer_resume import devices
+
+from edgepeer.fabric.address import BrokerAddress
+from edgepeer.fabric.broker import EmbeddedBroker
+from edgepeer.fabric.documents import PeerReport
+from edgepeer.fabric.events import FabricEvent, ReportSeen
+from edgepeer.following.follow import run_job
+from edgepeer.following.observe import observe
+from edgepeer.following.parts import parts_from_fleet
+from edgepeer.following.progress import JobProgress
+from edgepeer.following.result import JobResult
+from edgepeer.training.job import new_job
+from edgepeer.training.split.part import Part
+from edgepeer.training.split.whole import whole_model
+
+NAMES = ("p0", "p1")
+JOB = new_job(
+    id="j1", model="mlp-plain", trainer="numpy", batch_size=20, rounds=12, wait_for=2, eval_every=5, scrub_every=4,
+    split="none:m=1,n=2",
+)  # fmt: skip
+"""Each has a half of which there is no other."""
+
+
+@dataclass
+class Reports:
+    """The last of each peer."""
+
+    of: dict[str, PeerReport] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, event: FabricEvent) -> None:
+        if isinstance(event, ReportSeen):
+            self.of[event.report.peer] = event.report
+            self._news.set()
+
+    async def until_done(self, peer: str) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while peer not in self.of or self.of[peer].state != "done":
+                self._news.clear()
+                await self._news.wait()
+
+
+async def parts_after_restarts(
+    home: Path, restarted: Sequence[Sequence[str]], *, every: int, reports: Reports
+) -> tuple[JobResult, list[Part]]:
+    """Who wants the model asks when these were stopped and started after the end, each group when the one before has
+    come to it again."""
+    parts: list[Part] = []
+    async with (
+        EmbeddedBroker() as broker,
+        observe(broker.address, "lab", reports.take),
+        AsyncExitStack() as all_of_them,
+    ):
+        lives = {name: await all_of_them.enter_async_context(AsyncExitStack()) for name in NAMES}
+        for name, life in lives.items():
+            await life.enter_async_context(devices(broker, home, (name,), every=every))
+
+        async def at_end(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+            for group in restarted:
+                for name in group:
+                    await lives[name].aclose()
+                    del reports.of[name]
+                for name in group:
+                    await lives[name].enter_async_context(devices(broker, home, (name,), every=every))
+                for name in group:
+                    await reports.until_done(name)
+            began = asyncio.get_running_loop().time()
+            parts.extend(await parts_from_fleet(broker.address.url(), "lab", result, timeout=DEADLINE_S))
+            assert asyncio.get_running_loop().time() - began < DEADLINE_S / 2
+
+        progress = JobProgress(JOB, broker="embedded")
+        how = {"broker": broker.address, "fabric": "lab", "timeout": DEADLINE_S, "at_end": at_end}
+        return await run_job(progress, lambda _: None, **how), parts  # type: ignore[arg-type]  # of these names
+
+
+@pytest.mark.parametrize("restarted", [("p0", "p1", "p0"), (NAMES, ("p1",))], ids=["one by one", "all and one more"])
+async def test_who_is_restarted_after_the_end_has_its_blocks_from_its_checkpoint(
+    tmp_path: Path, restarted: Sequence[Any]
+) -> None:
+    """Where all were, all go on from the last iteration: what they have in common is not what it was."""
+    reports, groups = Reports(), [(each,) if isinstance(each, str) else each for each in restarted]
+    result, parts = await parts_after_restarts(tmp_path, groups, every=10, reports=reports)
+    assert {(part.node, part.iteration) for part in parts} == {(0, 12), (1, 12)}
+    whole_model(JOB, parts)
+    assert len({report.digest for report in reports.of.values()}) == 1
+    assert result.identical
+    assert sorted(report.cell for report in reports.of.values()) == [0, 1]
