@@ -99,7 +99,10 @@ async def _asked(
         async with few:
             for address in picture.peers[peer].places:
                 try:
-                    return await _Asking(transport, hello, peer, name).ask(address, timeout=timeout)
+                    if answer := await _Asking(transport, hello, peer, name).ask(address, timeout=timeout):
+                        return answer
+                    _log.warning("%s does not hand over its part: it has none", peer)
+                    return None
                 except (OSError, WireError) as error:  # TimeoutError is one
                     reason = os_reason(error) if isinstance(error, OSError) else str(error)
                     _log.warning("%s at %s does not hand over its part: %s", peer, address, reason)
@@ -136,7 +139,7 @@ class _Asking:
         self._found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def ask(self, address: str, *, timeout: float) -> bytes:
-        """The peer's answer.
+        """The peer's answer; empty: it has nothing of that name.
 
         Raises:
             OSError: it can't be had.
@@ -158,6 +161,7 @@ class _Asking:
                 channel.send(Ping(waiting=False))  # who is silent is hung up on
             return self._found.result()
         finally:
+            self._found.cancel()  # nobody asks any more what becomes of it
             channel.close("that was all")
 
     def sink(self, frame: Frame, payload_bytes: int) -> memoryview | None:

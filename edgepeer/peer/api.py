@@ -599,9 +599,9 @@ class Peer:
         self._driver.dispatch(ev.StateLost())
 
     def give_part(self, peer: PeerId, name: str, number: int, part: bytes | memoryview) -> None:
-        """Answer `StateKeeper.part_wanted`, on the connection that it was asked on."""
+        """Answer `StateKeeper.part_wanted`, on the connection that it was asked on. An empty part: there is none."""
         view, step = memoryview(part), self._limits.state_segment_bytes
-        for start in range(0, max(len(view), 1), step):  # who asks for one that is empty is to hear of it
+        for start in range(0, max(len(view), 1), step):
             frame = State(run=name, round=number, offset=start, total=len(view))
             self._driver.send(peer, frame, view[start : start + step])
 
@@ -713,6 +713,8 @@ class Peer:
     def part_wanted(self, peer: PeerId, name: str) -> None:
         if self._keeper is not None:
             asyncio.get_running_loop().call_soon(self._keeper.part_wanted, peer, name)
+        else:
+            asyncio.get_running_loop().call_soon(self.give_part, peer, name, 0, b"")
 
     def behind(self, effect: fx.Behind) -> None:
         self._calls.behind(effect)

@@ -100,6 +100,8 @@ class JobRun(Run):
         """Somebody who can be no peer, an operator of the fleet, saves the model, now that it is trained."""
         if name == name_of_state(self._job.id) and self._is_over():
             self._state.hand_out(peer, name)
+        else:
+            super()._give_part(peer, name)
 
     def _require_trainer(self) -> Trainer:
         if self._trainer is None:

@@ -20,5 +20,5 @@ class StateKeeper(Protocol):
         """The state after round `number` of that run has come: load it, and call `Peer.adopt`."""
 
     def part_wanted(self, peer: PeerId, name: str) -> None:
-        """Somebody, who need not be in the fleet, asks for something of that name: answer with `Peer.give_part`, if
-        this peer has it."""
+        """Somebody, who need not be in the fleet, asks for something of that name: answer with `Peer.give_part`, with
+        nothing if this peer has none."""

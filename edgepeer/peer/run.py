@@ -124,8 +124,9 @@ class Run(ABC):
     def _report(self, state: str, *, error: str = "") -> None:
         """Tell where this device stands."""
 
-    def _give_part(self, peer: PeerId, name: str) -> None:  # noqa: B027  # most jobs have none
-        """Give a peer the part of the model that it asks for by name, if it is here."""
+    def _give_part(self, peer: PeerId, name: str) -> None:
+        """Give a peer the part of the model that it asks for by name; here there is none, and it is not to wait."""
+        self._peer.give_part(peer, name, 0, b"")
 
     # -- what all have ---------------------------------------------------------------------------------------
 

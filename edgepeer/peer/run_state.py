@@ -94,6 +94,8 @@ class RunState:
     def part_wanted(self, peer: PeerId, name: str) -> None:
         if self._give_part is not None:
             self._give_part(peer, name)
+        else:
+            self._peer.give_part(peer, name, 0, b"")
 
     def hand_out(self, peer: PeerId, name: str) -> None:
         """Give the state that is here to one that is in no view, as a part of that name."""

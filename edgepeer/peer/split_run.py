@@ -13,7 +13,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["SplitRun", "batches_of", "planned_errors"]
 
 _log = logging.getLogger(__name__)
+_ASKED: Final = 64
 Array = NDArray[Any]
 
 
@@ -79,8 +80,10 @@ class SplitRun(Run):
         self._evaluation: Evaluation | None = None
         self._logged = 0
         """How many soft errors are in the record of rounds."""
-        self._trained = False
-        """Whether the blocks here are those after the last round, and may be asked for."""
+        self._ended = False
+        """Whether it is known here what has become of the blocks: who asks for them is answered then."""
+        self._asked: dict[PeerId, None] = {}
+        """Who has asked before that."""
         self._told: dict[str, Any] = {}
         """What was reported last of how this peer stands."""
 
@@ -256,8 +259,13 @@ class SplitRun(Run):
 
     def _give_part(self, peer: PeerId, name: str) -> None:
         """Somebody who is no part of the run puts the model together, now that it is trained."""
-        part = self._part()
-        if self._trained and part is not None and name == name_of_part(self._job):
+        if name == name_of_part(self._job) and not self._ended and len(self._asked) < _ASKED:
+            self._asked[peer] = None
+            return
+        part = self._part() if name == name_of_part(self._job) else None
+        if part is None or not self._require_program().done:
+            super()._give_part(peer, name)
+        else:
             self._peer.give_part(peer, name, part.iteration, pack_part(part))
 
     async def _finish(self) -> None:
@@ -265,7 +273,10 @@ class SplitRun(Run):
         await self._keep()
         await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
         await self._rounds.flush()
-        self._trained = program.done
+        self._ended, asked = True, self._asked
+        self._asked = {}
+        for peer in asked:
+            self._give_part(peer, name_of_part(self._job))
         self._report("done", digest=program.digest(), evaluation=self._evaluation)
 
     # -- reports ---------------------------------------------------------------------------------------------

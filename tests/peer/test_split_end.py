@@ -13,6 +13,7 @@ import pytest
 from peer_fleet import DEADLINE_S
 from test_peer_resume import devices
 
+from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.fabric.documents import PeerReport
@@ -22,6 +23,7 @@ from edgepeer.following.observe import observe
 from edgepeer.following.parts import parts_from_fleet
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
+from edgepeer.peer.api import Peer
 from edgepeer.training.job import new_job
 from edgepeer.training.split.part import Part
 from edgepeer.training.split.whole import whole_model
@@ -98,3 +100,25 @@ async def test_who_is_restarted_after_the_end_has_its_blocks_from_its_checkpoint
     assert len({report.digest for report in reports.of.values()}) == 1
     assert result.identical
     assert sorted(report.cell for report in reports.of.values()) == [0, 1]
+
+
+async def test_who_is_restarted_without_a_checkpoint_says_at_once_that_it_has_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = Reports()
+    result, parts = await parts_after_restarts(tmp_path, [("p0",)], every=0, reports=reports)
+    assert [part.node for part in parts] == [result.reports["p1"].cell]
+    assert "p0 does not hand over its part: it has none" in caplog.messages
+    with pytest.raises(JobError, match="from 1 parts: the blocks of 1 of 2 nodes don't determine the matrix"):
+        whole_model(JOB, parts)
+
+
+async def test_who_has_no_part_of_anything_says_so_at_once(broker: EmbeddedBroker) -> None:
+    """It is at no job, or at none that has parts."""
+    async with Peer(broker.address.url(), "lab", peer_id="p0"):
+        report = PeerReport(job="j1", peer="p0", state="done", round=12, cell=0)
+        result = JobResult(
+            job=JOB, broker="", reports={"p0": report}, records=(), missing=(), quality=None, loss=None
+        )  # fmt: skip
+        async with asyncio.timeout(DEADLINE_S):
+            assert await parts_from_fleet(broker.address.url(), "lab", result, timeout=10 * DEADLINE_S) == []
