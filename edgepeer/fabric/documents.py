@@ -263,7 +263,7 @@ class PeerReport(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: _Count = 0
     """Of a split job: what this peer stores of the model and its optimizer, in bytes ..."""
     cell: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
-    """... which node of the split it is; -1: none ..."""
+    """... which node of the split it is, with all of its blocks; -1: none ..."""
     injected: _Count = 0
     """... how many soft errors it was told to make, and has made ..."""
     found: _Count = 0

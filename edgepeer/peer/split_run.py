@@ -315,14 +315,14 @@ class SplitRun(Run):
         return {"corrected": counts.lines, **same}
 
     def _standing(self) -> dict[str, Any]:
-        """By the names of PeerReport."""
+        """By the names of PeerReport: without its blocks this device is none of the nodes yet."""
         program = self._program
         if program is None:
             return {}
         node = program.node
         return {
             "held_bytes": program.held_bytes,
-            "cell": -1 if node is None else node,
+            "cell": node if node is not None and program.whole else -1,
             **program.injector.struck._asdict(),
         }
 

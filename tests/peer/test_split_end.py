@@ -109,6 +109,8 @@ async def test_who_is_restarted_without_a_checkpoint_says_at_once_that_it_has_no
     result, parts = await parts_after_restarts(tmp_path, [("p0",)], every=0, reports=reports)
     assert [part.node for part in parts] == [result.reports["p1"].cell]
     assert "p0 does not hand over its part: it has none" in caplog.messages
+    assert (reports.of["p0"].cell, reports.of["p0"].held_bytes) == (-1, 0)
+    assert reports.of["p1"].held_bytes > 0
     with pytest.raises(JobError, match="from 1 parts: the blocks of 1 of 2 nodes don't determine the matrix"):
         whole_model(JOB, parts)
 

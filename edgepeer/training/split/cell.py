@@ -72,8 +72,8 @@ class Cell:
 
     @property
     def held_bytes(self) -> int:
-        """What the blocks take."""
-        return sum(block.nbytes for block in self.blocks)
+        """What the blocks take, without those that are still to be taken from others."""
+        return sum(block.nbytes for store, block in enumerate(self.blocks) if store not in self.lacking)
 
     def product(self, step: ProductStep, operand: Array, strike: Strike) -> Array:
         """This node's part of its line, shape (numbers,); operand: x_l or delta_l, whole."""

@@ -197,8 +197,14 @@ class Program:
         return cell.node if cell is not None else None
 
     @property
+    def whole(self) -> bool:
+        """Whether it has all blocks of its node."""
+        cell = self.cell
+        return cell is not None and not cell.lacking
+
+    @property
     def held_bytes(self) -> int:
-        """What this peer stores of the network."""
+        """What this peer stores of the network; blocks that it lacks are not."""
         cell = self.cell
         return cell.held_bytes if cell is not None else 0
 
