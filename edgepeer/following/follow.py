@@ -23,6 +23,7 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.following.announcing import Announcer
+from edgepeer.following.jobs import check_trees
 from edgepeer.following.observe import hear_out, observe, question
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
@@ -77,6 +78,7 @@ async def run_job(
 
     Raises:
         FabricError: the broker can't be reached.
+        ConfigError: the job's code can't be had on the fleet's trees.
         JobError: the fabric is busy, all peers failed, the job was withdrawn, or nothing moved for too long.
     """
     picture, news = Picture(), asyncio.Event()
@@ -99,6 +101,8 @@ async def run_job(
             await question(client, picture, news)  # whoever works on it may be dead
         if picture.busy:
             raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or {_END_IT}")
+        if picture.view is not None and not picture.deserted:
+            check_trees(progress.job, picture.view)
         for job, peer in picture.reports:
             client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
         client.clear_outdated()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from edgepeer.errors import ConfigError, JobError
 from edgepeer.given import read_given
 from edgepeer.settings import JobSettings
-from edgepeer.topology.view import MAX_FANOUT
+from edgepeer.topology.view import MAX_FANOUT, View
 from edgepeer.training.naming import parse_dataset, parse_function
 from edgepeer.wire.protocols import ProtocolName
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgepeer.training.form import Form
     from edgepeer.training.job import Job
 
-__all__ = ["OwnFleet", "make_job", "nodes_of"]
+__all__ = ["OwnFleet", "check_trees", "make_job", "nodes_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,23 @@ def nodes_of(settings: JobSettings) -> int:
     from edgepeer.training.split.named import parse_split
 
     return parse_split(settings.split, np.dtype(np.float32), settings.guarantee).nodes
+
+
+def check_trees(job: Job, view: View) -> None:
+    """Whether a job's code can be had on the trees of the fleet that is to do it: coded rounds keep those.
+
+    Raises:
+        ConfigError: it can't.
+    """
+    from edgepeer.coding.scheme import parse_scheme
+
+    scheme = parse_scheme(job.code, job.wait)
+    if scheme is None:
+        return
+    try:
+        scheme.build(job.wait_for, view.fanout)
+    except ConfigError as error:
+        raise ConfigError(f"code = {job.code}: can't be had on the trees of this fleet: {error}") from None
 
 
 def _code(settings: JobSettings, peers: int, fleet: OwnFleet | None) -> str:

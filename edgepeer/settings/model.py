@@ -252,9 +252,9 @@ class JobSettings(FabricSettings, frozen=True, kw_only=True):
         _says(
             "Let several peers compute the same, so that no round waits for slow or dead ones. none; cyclic:s=1 or "
             "fractional:s=1: exact without any 1 peer, each computes twice as much; coded-reduce:s=1: without any 1 "
-            "child of each parent; partial:l=2,replication=3: what slow peers have done counts, vectors are half as "
-            "long, each computes up to 3 times as much; graph:degree=4: approximate, as --wait allows; first:s=1: "
-            "leaves one out.",
+            "child of each parent, which must have more (the peers' --fanout); partial:l=2,replication=3: what slow "
+            "peers have done counts, vectors are half as long, each computes up to 3 times as much; graph:degree=4: "
+            "approximate, as --wait allows; first:s=1: leaves one out.",
             metavar="CODE",
         ),
     ] = _USUAL.code

@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 from peer_agents import agents, built_trainers, train
+from test_peer_resume import Watcher
 
-from edgepeer.errors import JobError
+from edgepeer.errors import ConfigError, JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.following.result import JobResult
 from edgepeer.peer.round_log import LoggedRound
@@ -167,3 +168,16 @@ async def test_a_job_that_devices_can_not_do(
             result = await train(broker_elsewhere, job_of(wait_for=2, rounds=2))
             assert len(result.done) == 2
     assert said in str(caught.value)
+
+
+async def test_a_code_for_other_trees_than_those_of_the_fleet_is_refused_before_it_is_announced(
+    broker: EmbeddedBroker,
+) -> None:
+    job = job_of(code="coded-reduce:s=2", wait_for=3)
+    async with Watcher.at(broker) as watcher, agents(broker, 1, fanout=2):
+        await watcher.until_head("p0")
+        with pytest.raises(
+            ConfigError, match=r"can't be had on the trees of this fleet: .* fan-out 2: s must be below"
+        ):
+            await train(broker, job)
+        assert watcher.jobs_seen == 0
