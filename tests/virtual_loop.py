@@ -13,18 +13,32 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from edgepeer.simulation.clock import Clock
 from edgepeer.simulation.process import Process
 
-__all__ = ["VirtualLoop", "VirtualWorker"]
+__all__ = ["Attentive", "VirtualLoop", "VirtualWorker"]
+
+
+class Attentive:
+    """A process that does at once what it gets to do."""
+
+    def soon(self, do: Callable[[], None]) -> None:
+        do()
+
+
+class Doing(Protocol):
+    """As much of a process as a loop takes."""
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Do it when the process gets to it."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop that is never run: the clock calls what it is given."""
 
-    def __init__(self, clock: Clock, process: Process) -> None:
+    def __init__(self, clock: Clock, process: Doing) -> None:
         super().__init__()
         self._clock = clock
         self._process = process

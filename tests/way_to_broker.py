@@ -60,8 +60,10 @@ class Gate:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
+    with contextlib.suppress(ConnectionError):  # of an end that has gone, the other way hears as well
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
     with contextlib.suppress(OSError):  # that end has gone, too, and the event loop has not seen it yet
-        writer.write_eof()
+        if not writer.is_closing():
+            writer.write_eof()

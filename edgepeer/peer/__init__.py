@@ -27,6 +27,7 @@ agent.py        a device that runs jobs
 job_board.py    which job counts, when brokers come and go
 said_again.py   how a device announces it in another's place
 hearsay.py      what peers tell each other of it, beside the protocol
+reminding.py    who of them tells a broker that knows nothing of it
 run.py          the life of one job on one device
 run_state.py    its state, given to neighbours and taken from one
 checkpoints.py  the same on disk

@@ -30,6 +30,7 @@ from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.machines import FtTree, MachineFactory
 from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.pacing import Pacing
+from edgepeer.peer.reminding import Reminder
 from edgepeer.peer.round_log import RoundLog
 from edgepeer.peer.run import REGATHER_S, Device, Run
 from edgepeer.peer.said_again import Again, said_again
@@ -113,6 +114,8 @@ class _Agent:
         self._ignored = Complaints(_log)
         self._restored_at = float("-inf")
         self._run_told = ""
+        self._said: Job | JobOver | None = None
+        """What this device has said of the fabric's job in this connection, since something else counts there."""
         self._put_off: seen.JobSeen | None = None
         """What the broker has for the fabric's job, as long as what this device was at when it stopped counts more."""
         self._met = False
@@ -152,21 +155,22 @@ class _Agent:
     def _hear(self, event: seen.FabricEvent) -> None:
         match event:
             case seen.Connected():
-                self._run_told, self._put_off = "", None
+                self._run_told, self._put_off, self._said = "", None, None
                 self._jobs.connected()
             case seen.ViewSeen(view):
                 self._run_told = view.run
-                if self._jobs.ahead:
-                    self._put_on_broker()
             case seen.JobSeen():
                 self._see(event)
+                self._peer.bell.ring()
             case seen.JobSpoiled():
                 self._restore()
             case seen.Synced():
                 self._jobs.synced()
-                if not self._jobs.told or self._jobs.unfinished is not None:
-                    self._put_back()
+                if (unfinished := self._jobs.unfinished) is not None:
+                    self._jobs.unfinished = None
+                    self._take_up(unfinished)
                 self._meet()
+                self._peer.bell.ring()
 
     def _meet(self) -> None:
         """Join now, or leave that to the run."""
@@ -187,21 +191,11 @@ class _Agent:
         self._aside = False
         self._peer.come_back()
 
-    def _put_back(self) -> None:
-        """The fabric has no job, perhaps because the broker has lost its memory."""
-        current, unfinished = self._jobs.current, self._jobs.unfinished
-        if current is not None:
-            # Joiners need the job.
-            if self._leads:
-                self._announce(current)
-        elif unfinished is not None:
-            self._jobs.unfinished = None
-            self._take_up(unfinished)
-
-    def _put_on_broker(self) -> None:
-        """Peers have told what the fabric is at: whoever asks the broker is to hear of that, too."""
-        if self._met and self._leads:
-            self._announce(self._jobs.current or self._ended)
+    def _is_untold(self) -> bool:
+        """Whether the broker is to hear what the fabric is at: joiners need the job, and whoever begins another one is
+        to know of this one."""
+        at = self._jobs.current or self._ended
+        return bool(self._peer.broker_there) and self._jobs.behind and at is not None and at != self._said
 
     def _restore(self) -> None:
         """Something that can't be read stands where the fabric's job was: those who join now would not know it."""
@@ -236,7 +230,7 @@ class _Agent:
 
     def _announce(self, job: Job | JobOver | None, *, over: str = "") -> None:
         """Say what the fabric's job is. `over`: which one is known to be over, if not the one before it."""
-        fabric = self._peer.fabric
+        fabric, self._said = self._peer.fabric, job
         if fabric.in_fleet:
             fabric.announce_again()  # as its operator has signed it, which no peer can
         else:
@@ -251,7 +245,7 @@ class _Agent:
             correction = self._judge(event)
         except WireError as error:
             fabric.reject(fabric.topics.job, str(error))
-            self._jobs.told, self._jobs.unfinished = True, None
+            self._jobs.unreadable()
             self._restore()
             return
         fabric.forget(fabric.topics.job)  # whatever we had announced has its answer
@@ -264,15 +258,13 @@ class _Agent:
 
     def _hear_of_peer(self, peer: PeerId, document: bytes) -> None:
         """A peer that is connected tells what it knows of the fabric's job: one of the two may be without a broker."""
-        before = self._jobs.current
         try:
             event = self._peer.fabric.job_in(document)
             correction = self._judge(event, by_peer=True)
         except WireError as error:
             _log.debug("%s told of a job that does not count: %s", peer, error)
             return
-        if self._jobs.current is not before:
-            self._put_on_broker()
+        self._peer.bell.ring()
         if correction is None or self._peer.fabric.in_fleet:
             return  # in a fleet, what is newer counts at both, and has been told
         if event.payload is not None and self._jobs.knows_over(correction.over):
@@ -297,7 +289,7 @@ class _Agent:
         match verdict:
             case Verdict.TAKEN:
                 over = before is not None and self._jobs.knows_over(before.id)
-                self._ended = JobOver(over=before.id) if before is not None and over else None
+                self._ended, self._said = JobOver(over=before.id) if before is not None and over else None, None
                 self._changed.set()
             case Verdict.CORRECT:
                 level = logging.DEBUG if by_peer else logging.INFO
@@ -324,7 +316,10 @@ class _Agent:
         """Take part in jobs until `stop` is set, and log how the peer stands when `asked` is."""
         fabric = self._peer.fabric
         async with asyncio.TaskGroup() as tasks:
-            aside = [tasks.create_task(Watch(self._peer).run()), tasks.create_task(self._tell(asked))]
+            reminder = Reminder(
+                self._peer, untold=self._is_untold, tell=lambda: self._announce(self._jobs.current or self._ended)
+            )
+            aside = [tasks.create_task(each) for each in (Watch(self._peer).run(), reminder.run(), self._tell(asked))]
             await self._work(device, stop)
             for task in aside:
                 task.cancel()

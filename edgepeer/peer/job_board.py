@@ -40,6 +40,7 @@ CORRECTIONS: Final = 3
 """Two who disagree must come to an end."""
 _REMEMBERED: Final = 64
 _CORRECTED: Final = 256
+_UNREADABLE: Final = "?"  # no job's id
 
 
 class Verdict(enum.Enum):
@@ -63,8 +64,8 @@ class JobBoard:
         self.current: Job | None = None
         self.unfinished: Job | None = None
         """What this device was at when it stopped, as long as nothing is known of what its fabric is at."""
-        self.told = False
-        """Whether this connection has told of a job."""
+        self._word: str | None = None
+        """Of which job this connection has told last; empty: of none; None: it has told nothing."""
         self._is_over = is_over
         self._in_order = in_order
         self._catching_up = False
@@ -81,7 +82,7 @@ class JobBoard:
 
     def connected(self) -> None:
         """What the broker retains comes now, and then what is said later than all that is known."""
-        self.told, self._catching_up, self._ahead = False, True, False
+        self._word, self._catching_up, self._ahead = None, True, False
 
     def synced(self) -> None:
         """What comes from now on is said now."""
@@ -94,7 +95,8 @@ class JobBoard:
             over: which job is, as is said; empty: nothing is said of that, or, if there is none, whichever there was.
             again: whether it is said by a device.
         """
-        self.told |= not by_peer
+        if not by_peer:
+            self._word = "" if job is None else job.id
         current = self.current
         if job is None and over:
             return self._see_over(over, by_peer=by_peer)
@@ -114,9 +116,14 @@ class JobBoard:
         return self._take(job, by_peer=by_peer, again=again)
 
     @property
-    def ahead(self) -> bool:
-        """Whether a peer has told of the current job, and the broker has yet to come to it."""
-        return self._ahead
+    def behind(self) -> bool:
+        """Whether this connection has told all that was said before, and has yet to tell of the current job; or, where
+        there is none, that what it has told of last is over, or anything."""
+        if self._catching_up:
+            return False
+        if self.current is not None:
+            return self._word != self.current.id
+        return self._word is None or self.knows_over(self._word)
 
     def take_up(self, job: Job) -> None:
         """This device announces what it was at when it stopped: nobody tells of any."""
@@ -161,6 +168,10 @@ class JobBoard:
 
     def _pass(self, job: str) -> None:
         _remember(self._passed, job)
+
+    def unreadable(self) -> None:
+        """The broker has told of a job that can't be read: of another build's, perhaps."""
+        self._word, self.unfinished = _UNREADABLE, None
 
     def spoiled(self) -> Verdict:
         """What the broker has for the fabric's job can't be read."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fleets import Fleet
-from virtual_loop import VirtualLoop
+from virtual_loop import Attentive, VirtualLoop
 
 from edgepeer.fabric import spreading
 from edgepeer.fabric.spreading import Spreading
@@ -26,7 +24,7 @@ class Company:
     def __init__(self, fleet: Fleet, peers: int) -> None:
         fleet.member("out")
         self.clock = Clock()
-        self.loop = VirtualLoop(self.clock, _Attentive())  # type: ignore[arg-type]
+        self.loop = VirtualLoop(self.clock, Attentive())
         self.said: list[bytes] = []
         self.identity = fleet.member("p")
         self.identity.evictions.accept(fleet.evict("out"))
@@ -48,13 +46,6 @@ class Company:
     def end(self) -> None:
         assert not any(each.done() for each in self.tasks)
         self.loop.end()
-
-
-class _Attentive:
-    """A process that does at once what it gets to do."""
-
-    def soon(self, do: Callable[[], Any]) -> None:
-        do()
 
 
 @pytest.mark.parametrize(("peers", "few"), [(1, 1), (20, 6), (500, 40)])

@@ -24,16 +24,48 @@ def board(*over: str) -> JobBoard:
 
 def test_a_job_is_taken_once_and_given_up_when_it_is_taken_back() -> None:
     jobs = board()
-    assert not jobs.told
     assert jobs.see(OLD) is Verdict.TAKEN
-    assert jobs.told
     jobs.synced()
     assert jobs.see(OLD) is Verdict.SAME
     assert jobs.see(None) is Verdict.TAKEN
     assert jobs.current is None
     assert jobs.see(None) is Verdict.SAME
-    jobs.connected()
-    assert not jobs.told
+
+
+def test_a_broker_is_behind_until_it_tells_what_counts() -> None:
+    jobs = board()
+    jobs.see(OLD)
+    assert not jobs.behind
+    for first in (None, OLD, "over"):  # which it told last, before it is told of the next
+        jobs = board()
+        jobs.see(OLD, by_peer=True)
+        jobs.connected()
+        if first == "over":
+            jobs.see(None, over="older")
+        elif first is not None:
+            jobs.see(OLD)
+        jobs.see(NEW, by_peer=True)
+        assert not jobs.behind, "it has yet to tell all that it keeps"
+        jobs.synced()
+        assert jobs.behind
+        jobs.see(NEW)
+        assert not jobs.behind
+        jobs.see(None, over="new", by_peer=True)
+        assert jobs.behind
+        jobs.see(None, over="new")
+        assert not jobs.behind
+        jobs.connected()
+        jobs.synced()
+        assert jobs.behind
+
+
+def test_a_broker_whose_job_can_not_be_read_is_not_behind_where_there_is_none() -> None:
+    jobs = board()
+    jobs.unreadable()
+    jobs.synced()
+    assert not jobs.behind
+    jobs.see(NEW, by_peer=True)
+    assert jobs.behind
 
 
 def test_a_new_job_replaces_the_old_for_good() -> None:
@@ -170,7 +202,6 @@ def test_a_peer_tells_no_news_that_is_older() -> None:
     jobs = board()
     jobs.synced()
     assert jobs.see(OLD, by_peer=True) is Verdict.TAKEN
-    assert not jobs.told
     assert jobs.see(NEW, by_peer=True) is Verdict.TAKEN
     older = new_job(id="older", created=50.0)
     assert jobs.see(older, by_peer=True) is Verdict.CORRECT
