@@ -100,6 +100,7 @@ def status_fields(picture: Picture, *, fabric: str, broker: str) -> dict[str, An
             "members": view.ids,
         },
         "unreadable_job": picture.unreadable,
+        "untold_job": picture.run,
         "job": None
         if job is None
         else {
@@ -151,8 +152,9 @@ def _lines(fields: dict[str, Any]) -> list[str]:
     lines = [f"fabric {fields['fabric']} at {fields['broker']}"]
     view, job = fields["view"], fields["job"]
     if job is None:
-        unreadable = fields["unreadable_job"]
-        lines.append(f"job: one that this build can't read ({unreadable})" if unreadable else "job: none")
+        unreadable, untold = fields["unreadable_job"], fields["untold_job"]
+        why = f"this build can't read ({unreadable})" if unreadable else f"the broker has yet to hear of ({untold})"
+        lines.append(f"job: one that {why}" if unreadable or untold else "job: none")
     else:
         what = [f"{job['model_name']} on {job['dataset']}", job["trainer"], f"{job['rounds']} rounds"]
         what += [f"code {job['code']}"] if job["code"] != "none" else []

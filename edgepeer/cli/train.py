@@ -88,7 +88,7 @@ async def _withdraw(settings: TrainSettings) -> int:
     from edgepeer.fabric.address import BrokerAddress
     from edgepeer.fabric.documents import JobOver
     from edgepeer.fabric.topics import Group
-    from edgepeer.following.observe import hear_out, hear_the_end, observe
+    from edgepeer.following.observe import hear_out, hear_the_end, observe, question
     from edgepeer.following.picture import Picture
     from edgepeer.trust.loading import load_trust
 
@@ -99,12 +99,15 @@ async def _withdraw(settings: TrainSettings) -> int:
         picture.take(event)
         news.set()
 
-    async with observe(broker, settings.fabric, take, interests=Group.JOB | Group.VIEW, identity=identity) as client:
+    interests = Group.JOB | Group.VIEW | Group.PEERS
+    async with observe(broker, settings.fabric, take, interests=interests, identity=identity) as client:
         await hear_out(picture, news)
-        if not picture.has_job:
+        if picture.run:
+            await question(client, picture, news)  # whoever works on it may be dead
+        if not (picture.has_job or picture.run):
             print(f"fabric {settings.fabric!r} has no job")
             return 0
-        found = None if picture.job is None else picture.job.id
+        found = picture.run or (None if picture.job is None else picture.job.id)
         # Who is away hears of it when it is back, and puts it in its place no more.
         client.publish_retained(client.topics.job, None if found is None or client.in_fleet else JobOver(over=found))
         if not await client.flush(settings.timeout):

@@ -27,7 +27,7 @@ _ANSWER_WITHIN_S: Final = 2.0
 _BACK_WITHIN_S: Final = 7.0
 """A peer that has lost its broker tries again every five seconds at least ..."""
 _ITS_JOB_S: Final = 1.0
-"""... and the head of a fleet, once it is back, says at once what the job is."""
+"""... and the head of a fleet, once it is back, says at once what the job is. If it is gone again, another does."""
 _FETCHED_WITHIN_S: Final = 4.0
 """Who has followed a job to its end, and wants the model, comes for it within this time."""
 
@@ -93,8 +93,10 @@ async def hear_out(picture: Picture, news: asyncio.Event) -> None:
         news: set whenever the picture has taken an event.
     """
     knows_nothing = picture.view is None and not (picture.has_job or picture.over)
-    if knows_nothing and await _until(lambda: picture.has_job or picture.view is not None, news, _BACK_WITHIN_S):
-        await _until(lambda: picture.has_job, news, _ITS_JOB_S)
+    if knows_nothing and await _until(lambda: picture.told or picture.view is not None, news, _BACK_WITHIN_S):
+        await _until(lambda: picture.told, news, _ITS_JOB_S)
+    if picture.run:
+        await _until(lambda: not picture.run, news, _BACK_WITHIN_S)
     if picture.is_done and not picture.busy:
         done = picture.job
         await _until(lambda: picture.job != done or bool(picture.busy), news, _FETCHED_WITHIN_S)
@@ -108,7 +110,7 @@ async def hear_the_end(picture: Picture, news: asyncio.Event, job: str | None) -
     """
 
     def over() -> bool:
-        return not picture.has_job or (picture.job is not None and picture.job.id != job)
+        return picture.told and (not picture.has_job or (picture.job is not None and picture.job.id != job))
 
     return await _until(over, news, ECHO_S)
 

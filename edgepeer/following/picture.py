@@ -43,6 +43,8 @@ class Picture:
         self._answered: set[str] = set()
         self.view: View | None = None
         self.job: Job | None = None
+        self.told = False
+        """Whether anything was said of the fabric's job, be it that there is none."""
         self.over = ""
         """Which job is said to be over, where there is none."""
         self.unreadable = ""
@@ -70,7 +72,7 @@ class Picture:
             case LinksSeen(report):
                 self.links[report.peer] = report
             case JobSeen(payload, over):
-                self.job, self.over, self.unreadable = None, over, ""
+                self.told, self.job, self.over, self.unreadable = True, None, over, ""
                 if payload is not None:
                     try:
                         self.job = unpack(payload, Job)
@@ -102,6 +104,13 @@ class Picture:
         return self.job is not None or bool(self.unreadable)
 
     @property
+    def run(self) -> str:
+        """What the peers of the view are at, though nothing is said of any job: the broker may have lost its memory a
+        moment ago. Empty: nothing, as far as can be told. (Where something is said, that counts: the view goes on to
+        name a run that is over, and peers who find that an old job is said say at once which one is not.)"""
+        return "" if self.told or self.view is None or self.deserted else self.view.run
+
+    @property
     def is_done(self) -> bool:
         """Whether a peer has done the job that the fabric has."""
         return self.job is not None and any(report.state == "done" for report in self.reports_of(self.job.id).values())
@@ -111,6 +120,8 @@ class Picture:
         """Why another job must not start now, in words; empty if it may."""
         if self.unreadable:
             return f"the fabric has a job that this build can't read ({self.unreadable})"
+        if self.run:
+            return f"its peers are at job {self.run}, and the broker has yet to hear more of that"
         if self.job is None:
             return ""
         if any(map(_SAVER.match, self.peers)):

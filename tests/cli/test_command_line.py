@@ -286,6 +286,7 @@ def test_status_of_an_empty_fabric(running_broker: tuple[subprocess.Popen[str], 
         "view": None,
         "job": None,
         "unreadable_job": "",
+        "untold_job": "",
     }
 
 

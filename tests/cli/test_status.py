@@ -53,6 +53,24 @@ def test_a_job_that_this_build_cannot_read_is_not_taken_for_none() -> None:
         assert status_lines(fields)[1] == said
 
 
+def test_a_job_that_the_broker_has_yet_to_hear_of_is_not_taken_for_none() -> None:
+    picture = Picture()
+    picture.take(ViewSeen(View(epoch=1, members=(Member(id="ash", incarnation=1),), run="j1")))
+    for event, untold, said in (
+        (PresenceSeen(Presence(id="other", incarnation=1, addresses=())), "", "job: none"),
+        (
+            PresenceSeen(Presence(id="ash", incarnation=1, addresses=())),
+            "j1",
+            "job: one that the broker has yet to hear of (j1)",
+        ),
+        (JobSeen(None, "j1"), "", "job: none"),
+    ):
+        picture.take(event)
+        fields = status_fields(picture, fabric="lab", broker="mqtt://b")
+        assert (fields["job"], fields["untold_job"]) == (None, untold)
+        assert status_lines(fields)[1] == said
+
+
 def test_peers_of_a_split_job_say_what_they_hold() -> None:
     picture = Picture()
     picture.job = Job(id="j1", trainer="numpy", split="none:m=1,n=2")

@@ -14,6 +14,7 @@ from fleets import Fleet
 from told import Told
 from way_to_broker import Gate
 
+from edgepeer.cli.train import _withdraw
 from edgepeer.errors import FabricError, JobError
 from edgepeer.fabric.address import BrokerAddress
 from edgepeer.fabric.broker import EmbeddedBroker
@@ -370,6 +371,58 @@ async def test_a_broker_that_has_just_lost_its_memory_is_not_taken_for_idle(brok
         client.publish_retained(client.topics.job, told.job)
         with pytest.raises(JobError, match="job j1 is not done yet"):
             await began
+
+
+@pytest.mark.parametrize("heard", ["of the job", "that it is over", "nothing", "nothing, of the dead"])
+async def test_a_view_at_work_is_not_idle_though_its_broker_knows_of_no_job(
+    told: Told, heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has just lost its memory; or nobody who could tell it is there."""
+    if heard.startswith("nothing"):
+        monkeypatch.setattr("edgepeer.following.observe._BACK_WITHIN_S", 0.0)
+    picture, news = Picture(), asyncio.Event()
+    for event in (ViewSeen(told.view()), *(PresenceSeen(told.presence(peer)) for peer in told.peers)):
+        picture.take(event)
+    async with asyncio.timeout(DEADLINE_S):
+        waiting = asyncio.create_task(hear_out(picture, news))
+        if not heard.startswith("nothing"):
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            picture.take(JobSeen(pack(told.job)) if heard == "of the job" else JobSeen(None, told.job.id))
+            news.set()
+        await waiting
+    if heard == "nothing, of the dead":
+        picture.doubt()
+    assert picture.busy == {
+        "of the job": "job j1 is not done yet (it waits for 3 peers)",
+        "that it is over": "",
+        "nothing": "its peers are at job j1, and the broker has yet to hear more of that",
+        "nothing, of the dead": "",
+    }.get(heard)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["at work", "dead"])
+async def test_a_job_that_the_broker_has_not_heard_of_can_be_withdrawn(
+    broker: BrokerAddress,
+    told: Told,
+    there: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("edgepeer.following.observe._BACK_WITHIN_S", 0.0)
+    monkeypatch.setattr("edgepeer.following.observe._ANSWER_WITHIN_S", DEADLINE_S if there else 0.0)
+    settings = TrainSettings(broker=broker.url(), fabric="test", withdraw=True)
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
+        mouth.join()
+        assert await mouth.client.flush(DEADLINE_S)
+        if not there:
+            for peer in told.peers:
+                mouth.client.forget(mouth.client.topics.presence(peer))  # the broker keeps it
+        assert await _withdraw(settings) == 0
+        assert capsys.readouterr().out == ("job j1 is withdrawn\n" if there else "fabric 'test' has no job\n")
+        if there:
+            await mouth.cleared.wait()
+            assert mouth.over == ["j1"]
 
 
 async def test_the_model_of_a_job_is_fetched_before_another_begins(broker: BrokerAddress, told: Told) -> None:
