@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,15 +18,17 @@ from edgepeer.fabric.events import (
     PresenceGone,
     PresenceSeen,
     ReportSeen,
+    Synced,
     TelemetrySeen,
     ViewSeen,
 )
 from edgepeer.following.announcing import Announcer
 from edgepeer.following.jobs import check_trees
-from edgepeer.following.observe import hear_out, observe, question
+from edgepeer.following.observe import BACK_WITHIN_S, hear_out, observe, question
 from edgepeer.following.picture import Picture
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
+from edgepeer.peer.said_again import Again
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
@@ -82,7 +83,7 @@ async def run_job(
         JobError: the fabric is busy, all peers failed, the job was withdrawn, or nothing moved for too long.
     """
     picture, news = Picture(), asyncio.Event()
-    follower = Follower(progress, on_update)
+    follower = Follower(progress, on_update, in_order=identity is not None)
     announcer: Announcer | None = None
 
     def take(event: FabricEvent) -> None:
@@ -134,14 +135,37 @@ def _take_back(announcer: Announcer, progress: JobProgress) -> None:
 
 
 class Follower:
-    """Feeds a JobProgress from a client's events and waits for its end."""
+    """Feeds a JobProgress from a client's events and waits for its end.
 
-    def __init__(self, progress: JobProgress, on_update: Callable[[JobProgress], None]) -> None:
+    A broker may be back with what it knew long ago. Its peers put that right when they are back themselves, and know
+    which job is the later one by when it was begun, as this does:
+
+    told of another job, or none  | so
+    ------------------------------+---------------------------------------------------------------------------------
+    that was begun later          | ours is over
+    by who begins it, or takes    | the same
+    ours back, now                |
+    before Synced, or by a device | it is, if nobody says otherwise for as long as peers may take to come back, and
+                                  | their word to come here
+
+    Args:
+        in_order: nothing is told of that is older than what was told before, as in a fleet: then all counts at once.
+    """
+
+    def __init__(
+        self, progress: JobProgress, on_update: Callable[[JobProgress], None], *, in_order: bool = False
+    ) -> None:
         self._progress = progress
+        self._in_order = in_order
         self._on_update = on_update
         self._changed = asyncio.Event()
         self._moved = False
         self._echo_s = ECHO_S + len(pack(progress.job)) / SLOWEST_BYTES_PER_S
+        self._catching_up = False
+        self._believe: Callable[[], None] | None = None
+        """Takes for true what may be of before, of the fabric's job ..."""
+        self._believed: asyncio.TimerHandle | None = None
+        """... when nobody has said otherwise."""
         self.withdrawn = asyncio.Event()
         """As long as somebody else has taken the job back, or put another in its place."""
 
@@ -149,6 +173,9 @@ class Follower:
         """Hear of one event; for a FabricClient's `on_event`."""
         if self._tell(event):
             self._moved = True
+        self._look()
+
+    def _look(self) -> None:
         if self._progress.withdrawn:
             self.withdrawn.set()
         else:
@@ -230,12 +257,46 @@ class Follower:
                 return progress.see_telemetry(telemetry)
             case JobSeen(None, over):
                 if over in ("", progress.job.id):
-                    progress.see_job(None)
+                    self._hear_of_job(None, of_before=self._catching_up and not over)
             case JobSeen(payload) if payload is not None:
-                with contextlib.suppress(WireError):  # the peers don't take up what can't be read either
-                    progress.see_job(unpack(payload, Job).id)
+                try:
+                    job, again = unpack(payload, Job), unpack(payload, Again).again
+                except WireError:
+                    return False  # the peers don't take up what can't be read either
+                older = job.id != progress.job.id and job.created <= progress.job.created
+                self._hear_of_job(job.id, of_before=older and (self._catching_up or again))
             case Connected():
+                self._doubt_no_more()
+                self._catching_up = True
                 progress.found_broker()
+            case Synced():
+                self._catching_up = False
+                self._wait_for_others()
             case Disconnected(reason) if reason != "left":
+                self._doubt_no_more()
                 progress.lost_broker(reason)
         return False
+
+    def _hear_of_job(self, job: str | None, *, of_before: bool) -> None:
+        self._doubt_no_more()
+        if not of_before or self._in_order:
+            self._progress.see_job(job)
+            return
+
+        def believe() -> None:
+            self._progress.see_job(job)
+            self._look()
+
+        self._believe = believe
+        if not self._catching_up:
+            self._wait_for_others()
+
+    def _wait_for_others(self) -> None:
+        if self._believe is not None and self._believed is None:
+            loop = asyncio.get_running_loop()
+            self._believed = loop.call_later(BACK_WITHIN_S + self._echo_s, self._believe)
+
+    def _doubt_no_more(self) -> None:
+        if self._believed is not None:
+            self._believed.cancel()
+        self._believe = self._believed = None

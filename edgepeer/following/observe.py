@@ -20,11 +20,11 @@ from edgepeer.following.picture import Picture
 if TYPE_CHECKING:
     from edgepeer.trust.identity import Identity
 
-__all__ = ["hear_out", "hear_the_end", "observe", "question"]
+__all__ = ["BACK_WITHIN_S", "hear_out", "hear_the_end", "observe", "question"]
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A peer that lives answers within this time."""
-_BACK_WITHIN_S: Final = 7.0
+BACK_WITHIN_S: Final = 7.0
 """A peer that has lost its broker tries again every five seconds at least ..."""
 _ITS_JOB_S: Final = 1.0
 """... and the head of a fleet, once it is back, says at once what the job is. If it is gone again, another does."""
@@ -93,10 +93,10 @@ async def hear_out(picture: Picture, news: asyncio.Event) -> None:
         news: set whenever the picture has taken an event.
     """
     knows_nothing = picture.view is None and not (picture.has_job or picture.over)
-    if knows_nothing and await _until(lambda: picture.told or picture.view is not None, news, _BACK_WITHIN_S):
+    if knows_nothing and await _until(lambda: picture.told or picture.view is not None, news, BACK_WITHIN_S):
         await _until(lambda: picture.told, news, _ITS_JOB_S)
     if picture.run:
-        await _until(lambda: not picture.run, news, _BACK_WITHIN_S)
+        await _until(lambda: not picture.run, news, BACK_WITHIN_S)
     if picture.is_done and not picture.busy:
         done = picture.job
         await _until(lambda: picture.job != done or bool(picture.busy), news, _FETCHED_WITHIN_S)

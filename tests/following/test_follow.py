@@ -29,6 +29,7 @@ from edgepeer.fabric.events import (
     PresenceGone,
     PresenceSeen,
     ReportSeen,
+    Synced,
     TelemetrySeen,
     ViewSeen,
 )
@@ -231,7 +232,7 @@ async def test_who_was_away_puts_back_no_job_that_is_over(broker: BrokerAddress,
         Mouth(broker, told, lambda _, job: None).open() as mouth,
         cut_off(broker, progress) as (gate, following),
     ):
-        mouth.keep(mouth.client.topics.job, Job(id="j2") if gone_on else JobOver(over="j1"))
+        mouth.keep(mouth.client.topics.job, Job(id="j2", created=1.0) if gone_on else JobOver(over="j1"))
         assert await mouth.client.flush(DEADLINE_S)
         await gate.open()
         with pytest.raises(JobError, match="job j1 was replaced by job j2" if gone_on else "job j1 was withdrawn"):
@@ -239,7 +240,7 @@ async def test_who_was_away_puts_back_no_job_that_is_over(broker: BrokerAddress,
         assert mouth.jobs == ["j1", "j2" if gone_on else None]
         picture = Picture()
         async with observe(broker, "test", picture.take):
-            assert picture.job == (Job(id="j2") if gone_on else None)
+            assert picture.job == (Job(id="j2", created=1.0) if gone_on else None)
 
 
 async def test_a_broker_that_has_lost_its_memory_is_told_of_the_job_again(broker: BrokerAddress, told: Told) -> None:
@@ -379,7 +380,7 @@ async def test_a_view_at_work_is_not_idle_though_its_broker_knows_of_no_job(
 ) -> None:
     """It has just lost its memory; or nobody who could tell it is there."""
     if heard.startswith("nothing"):
-        monkeypatch.setattr("edgepeer.following.observe._BACK_WITHIN_S", 0.0)
+        monkeypatch.setattr("edgepeer.following.observe.BACK_WITHIN_S", 0.0)
     picture, news = Picture(), asyncio.Event()
     for event in (ViewSeen(told.view()), *(PresenceSeen(told.presence(peer)) for peer in told.peers)):
         picture.take(event)
@@ -409,7 +410,7 @@ async def test_a_job_that_the_broker_has_not_heard_of_can_be_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("edgepeer.following.observe._BACK_WITHIN_S", 0.0)
+    monkeypatch.setattr("edgepeer.following.observe.BACK_WITHIN_S", 0.0)
     monkeypatch.setattr("edgepeer.following.observe._ANSWER_WITHIN_S", DEADLINE_S if there else 0.0)
     settings = TrainSettings(broker=broker.url(), fabric="test", withdraw=True)
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
@@ -597,6 +598,7 @@ def test_events_reach_the_progress(told: Told) -> None:
     assert progress.trouble().startswith("the broker is away (connection lost)")
     follower.take(Connected())
     assert progress.trouble() == "no peer is in the fabric"
+    follower.take(Synced())
     for unreadable in (b"garbage", msgpack.packb({"v": 2, "id": "another build's"}), pack(told.job)[:-1]):
         follower.take(JobSeen(unreadable))
         assert not progress.withdrawn
