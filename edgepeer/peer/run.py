@@ -36,7 +36,8 @@ __all__ = ["OUTSIDE", "REGATHER_S", "RETIRE_S", "Device", "Restored", "Run"]
 _log = logging.getLogger(__name__)
 
 RETIRE_S: Final = 600.0
-"""How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link."""
+"""How long after its end a job stays announced if nobody withdraws it: who wants the model may have a slow link. Only
+while a broker tells of that end, and anew after each outage: before it has, nobody can know that there is a model."""
 REGATHER_S: Final = 10.0
 """How long a fleet that starts again waits for all of its peers, before a majority is enough ..."""
 OUTSIDE: Final = 12
@@ -188,12 +189,15 @@ class Run(ABC):
     async def _is_replaced(self, taken: int) -> bool:
         """Wait until a neighbour's state takes the place of that which the end was told of: it was from a checkpoint
         of an earlier generation, and that of the others may be of another round. False: it is time to retire."""
-        try:
-            async with asyncio.timeout(RETIRE_S):
-                while self._state.taken == taken:
-                    await self._peer.bell.wait(self._peer.bell.count)
-        except TimeoutError:
-            return False
+        peer = self._peer
+        while self._state.taken == taken:
+            there = peer.broker_there
+            try:
+                async with asyncio.timeout(RETIRE_S if there else None):
+                    while self._state.taken == taken and peer.broker_there is there:
+                        await peer.bell.wait(peer.bell.count)
+            except TimeoutError:
+                return False
         return True
 
     async def _say_what_is_to_be_wanted(self) -> None:

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from peer_fleet import DEADLINE_S
+from virtual_loop import Attentive, VirtualLoop
 
 from edgepeer.coding.speed import parse_speed
 from edgepeer.errors import FellBehind
@@ -27,10 +29,11 @@ from edgepeer.peer.metrics import Metrics
 from edgepeer.peer.outcome import Outcome, Shapes
 from edgepeer.peer.pacing import Pacing
 from edgepeer.peer.round_log import RoundLog
-from edgepeer.peer.run import Device
+from edgepeer.peer.run import RETIRE_S, Device
 from edgepeer.peer.worker import Worker
 from edgepeer.protocol import effects as fx
 from edgepeer.settings import PeerSettings
+from edgepeer.simulation.clock import Clock
 from edgepeer.topology.view import Member, View
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.datasets import load_dataset
@@ -52,7 +55,7 @@ class Alone:
     """As much of a peer as a job needs. What a round is, the test says."""
 
     id, protocol, closed, missed = PeerId("p0"), "ft-tree", False, 0
-    engaged = False
+    engaged, broker_there = False, True
 
     def __init__(self) -> None:
         self.bell, self.traffic = Bell(), Traffic()
@@ -239,6 +242,28 @@ async def test_that_a_run_diverges_is_not_told_with_the_state_before_that_round(
         await until(lambda: len(fleet.peer.given) == 2)
     told = [(number, unpack_run_state(memoryview(state))[0]) for number, state in fleet.peer.given]
     assert told == [(1, 0), (2, 2)]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["is away for a while", "is away when the job ends"])
+def test_how_long_a_job_stays_announced_counts_from_when_its_broker_is_back(there: bool, tmp_path: Path) -> None:
+    """Whoever has waited all along hears only then that the job is done, and comes for the model."""
+    clock = Clock()
+    loop = VirtualLoop(clock, Attentive())
+    fleet = Fleet(tmp_path, None)  # type: ignore[arg-type]  # nothing is computed
+
+    def change(there: bool) -> None:
+        fleet.peer.broker_there = there
+        with loop.running():
+            fleet.peer.bell.ring()
+
+    fleet.peer.broker_there = there
+    clock.at(RETIRE_S - 1.0, partial(change, False))
+    clock.at(5 * RETIRE_S, partial(change, True))
+    with loop.running():
+        waiting = loop.create_task(fleet.run._is_replaced(0))
+    assert clock.run(until=waiting.done, limit_s=10 * RETIRE_S)
+    assert (waiting.result(), clock.now) == (False, pytest.approx(6 * RETIRE_S))
+    loop.end()
 
 
 async def test_a_model_is_measured_once_at_the_end_and_anew_where_another_state_takes_its_place(
