@@ -125,8 +125,8 @@ class Closing:
         yet, and has said nothing itself, is told all again by those below."""
         before, self._wanted = self._wanted, coding
         news = before is None or coding is None or before.name != coding.name
-        spoken = self._own is not None or self.closed is not None or (self._coding is not None and self._since)
-        if news and not spoken:
+        begun = self._coding is not None and self._since is not None
+        if news and not begun and self._own is None and self.closed is None:
             self.enter()
         return news
 
