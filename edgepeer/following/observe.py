@@ -87,7 +87,8 @@ async def _within(timeout: float, synced: asyncio.Event, broker: BrokerAddress) 
 
 async def hear_out(picture: Picture, news: asyncio.Event) -> None:
     """Give others the time to say what they are at. A broker that tells of neither view nor job, nor that one is over,
-    may have lost its memory a moment ago; and who has followed the job that is done may be about to fetch its model.
+    may have lost its memory a moment ago, as one may that tells of a view at a job, and nothing of that; and who has
+    followed the job that is done may be about to fetch its model.
 
     Args:
         news: set whenever the picture has taken an event.

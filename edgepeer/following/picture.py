@@ -20,7 +20,7 @@ from edgepeer.fabric.events import (
     ViewSeen,
 )
 from edgepeer.topology.view import View
-from edgepeer.training.job import Job
+from edgepeer.training.job import Job, is_job_id
 from edgepeer.wire.documents import unpack
 
 __all__ = ["Picture", "saver_id"]
@@ -108,7 +108,8 @@ class Picture:
         """What the peers of the view are at, though nothing is said of any job: the broker may have lost its memory a
         moment ago. Empty: nothing, as far as can be told. (Where something is said, that counts: the view goes on to
         name a run that is over, and peers who find that an old job is said say at once which one is not.)"""
-        return "" if self.told or self.view is None or self.deserted else self.view.run
+        named = "" if self.told or self.view is None or self.deserted else self.view.run
+        return named if is_job_id(named) else ""  # of a program's run nobody says anything here
 
     @property
     def is_done(self) -> bool:

@@ -252,7 +252,7 @@ class Checkpoints:
         try:
             with open_regular(path) as file:
                 return msgspec.json.decode(file.read(), type=dict[str, Ending])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:  # no JSON, or no text
             _log.warning("%s can't be read (%s): jobs that were over may be taken up again", path, error)

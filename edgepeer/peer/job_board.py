@@ -65,7 +65,7 @@ class JobBoard:
         self.unfinished: Job | None = None
         """What this device was at when it stopped, as long as nothing is known of what its fabric is at."""
         self._word: str | None = None
-        """Of which job this connection has told last; empty: of none; None: it has told nothing."""
+        """Of which job this connection has told last; empty: that it is over; None: of nothing, or no more."""
         self._is_over = is_over
         self._in_order = in_order
         self._catching_up = False
@@ -96,7 +96,8 @@ class JobBoard:
             again: whether it is said by a device.
         """
         if not by_peer:
-            self._word = "" if job is None else job.id
+            cleared = job is None and not over and not self._in_order
+            self._word = None if cleared else "" if job is None else job.id
         current = self.current
         if job is None and over:
             return self._see_over(over, by_peer=by_peer)
@@ -118,9 +119,12 @@ class JobBoard:
     @property
     def behind(self) -> bool:
         """Whether this connection has told all that was said before, and has yet to tell of the current job; or, where
-        there is none, that what it has told of last is over, or anything."""
+        there is none, that what it has told of last is over, or anything. What can't be read may be a later one than
+        this device knows, unless a peer has told of that since."""
         if self._catching_up:
             return False
+        if self._word == _UNREADABLE:
+            return self._ahead
         if self.current is not None:
             return self._word != self.current.id
         return self._word is None or self.knows_over(self._word)

@@ -55,6 +55,7 @@ class Reminder:
                 before, due = turn, None if turn is None else clock() + turn * TURN_S
             if due is not None and due <= clock():
                 self._tell()
+                await asyncio.sleep(0)  # whatever has come of it
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):

@@ -61,9 +61,9 @@ class Membership:
         self.coordinator = False
         """Whether this peer stands at the head of its view."""
         self.coded = False
+        """Whether the owner wants rounds to be coded: then members own slots."""
         self.slots: tuple[str, ...] = ()
         """Whose the slots of the run that the owner wants were, if it goes on from a checkpoint of that."""
-        """Whether the owner wants rounds to be coded: then members own slots."""
         self.waits = ""
         """Why nothing comes of the view that this peer wants; empty if something does, or if it wants none."""
         self.run: tuple[str, int] | None = None

@@ -43,6 +43,7 @@ __all__ = [
     "Seed",
     "TrainerName",
     "WaitName",
+    "is_job_id",
     "new_job",
 ]
 
@@ -50,6 +51,8 @@ MODEL_CONFIG_LIMIT_BYTES: Final = 2 << 20
 _LATEST: Final = 1e10
 """In the year 2286: no clock says more, and of what would be later than all others nobody could be rid."""
 
+_ID_BYTES: Final = 8
+_JOB_ID: Final = re.compile(rf"[0-9a-f]{{{2 * _ID_BYTES}}}")
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 
 JobId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -158,6 +161,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"Expected at most {MODEL_CONFIG_LIMIT_BYTES} bytes - at `$.model_config`")
 
 
+def is_job_id(run: str) -> bool:
+    """Whether a run of that name is a job, and not a program's own, which calls it as it likes."""
+    return _JOB_ID.fullmatch(run) is not None
+
+
 def new_job(**fields: object) -> Job:
     """A checked job, with a random id, and the time, where none is given.
 
@@ -168,7 +176,7 @@ def new_job(**fields: object) -> Job:
         if name not in Job.__struct_fields__:
             raise ConfigError(f"job: no field {name!r}; there are {', '.join(Job.__struct_fields__)}")
     try:
-        return msgspec.convert({"id": secrets.token_hex(8), "created": time.time(), **fields}, Job)
+        return msgspec.convert({"id": secrets.token_hex(_ID_BYTES), "created": time.time(), **fields}, Job)
     except ValueError as error:  # msgspec.ValidationError is one
         reason, name = _reason_and_field(str(error))
         value = repr(fields.get(name))

@@ -55,15 +55,15 @@ def test_a_job_that_this_build_cannot_read_is_not_taken_for_none() -> None:
 
 def test_a_job_that_the_broker_has_yet_to_hear_of_is_not_taken_for_none() -> None:
     picture = Picture()
-    picture.take(ViewSeen(View(epoch=1, members=(Member(id="ash", incarnation=1),), run="j1")))
+    picture.take(ViewSeen(View(epoch=1, members=(Member(id="ash", incarnation=1),), run="c0ffee0000000001")))
     for event, untold, said in (
         (PresenceSeen(Presence(id="other", incarnation=1, addresses=())), "", "job: none"),
         (
             PresenceSeen(Presence(id="ash", incarnation=1, addresses=())),
-            "j1",
-            "job: one that the broker has yet to hear of (j1)",
+            "c0ffee0000000001",
+            "job: one that the broker has yet to hear of (c0ffee0000000001)",
         ),
-        (JobSeen(None, "j1"), "", "job: none"),
+        (JobSeen(None, "c0ffee0000000001"), "", "job: none"),
     ):
         picture.take(event)
         fields = status_fields(picture, fabric="lab", broker="mqtt://b")

@@ -42,6 +42,7 @@ from edgepeer.following.saving import ModelSaver
 from edgepeer.following.texts import summary
 from edgepeer.ids import PeerId
 from edgepeer.settings import TrainSettings
+from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
 
@@ -374,6 +375,23 @@ async def test_a_broker_that_has_just_lost_its_memory_is_not_taken_for_idle(brok
             await began
 
 
+OTHER_JOB = "c0ffee0000000001"
+
+
+def at_a_job(told: Told) -> View:
+    """The view of peers that are at a job that train has begun."""
+    return msgspec.structs.replace(told.view(), run=OTHER_JOB)
+
+
+def test_what_peers_are_at_by_themselves_is_no_job(told: Told) -> None:
+    """A program calls its run as it likes, and nobody says anything of it here."""
+    for run in ("run", "split-0123456789abcdef", "c0ffee", ""):
+        picture = Picture()
+        picture.take(ViewSeen(msgspec.structs.replace(told.view(), run=run)))
+        picture.take(PresenceSeen(told.presence(told.peers[0])))
+        assert (picture.run, picture.busy) == ("", "")
+
+
 @pytest.mark.parametrize("heard", ["of the job", "that it is over", "nothing", "nothing, of the dead"])
 async def test_a_view_at_work_is_not_idle_though_its_broker_knows_of_no_job(
     told: Told, heard: str, monkeypatch: pytest.MonkeyPatch
@@ -382,7 +400,7 @@ async def test_a_view_at_work_is_not_idle_though_its_broker_knows_of_no_job(
     if heard.startswith("nothing"):
         monkeypatch.setattr("edgepeer.following.observe.BACK_WITHIN_S", 0.0)
     picture, news = Picture(), asyncio.Event()
-    for event in (ViewSeen(told.view()), *(PresenceSeen(told.presence(peer)) for peer in told.peers)):
+    for event in (ViewSeen(at_a_job(told)), *(PresenceSeen(told.presence(peer)) for peer in told.peers)):
         picture.take(event)
     async with asyncio.timeout(DEADLINE_S):
         waiting = asyncio.create_task(hear_out(picture, news))
@@ -397,7 +415,7 @@ async def test_a_view_at_work_is_not_idle_though_its_broker_knows_of_no_job(
     assert picture.busy == {
         "of the job": "job j1 is not done yet (it waits for 3 peers)",
         "that it is over": "",
-        "nothing": "its peers are at job j1, and the broker has yet to hear more of that",
+        "nothing": f"its peers are at job {OTHER_JOB}, and the broker has yet to hear more of that",
         "nothing, of the dead": "",
     }.get(heard)
 
@@ -415,15 +433,16 @@ async def test_a_job_that_the_broker_has_not_heard_of_can_be_withdrawn(
     settings = TrainSettings(broker=broker.url(), fabric="test", withdraw=True)
     async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, lambda _, job: None).open() as mouth:
         mouth.join()
+        mouth.keep(mouth.client.topics.view, at_a_job(told))
         assert await mouth.client.flush(DEADLINE_S)
         if not there:
             for peer in told.peers:
                 mouth.client.forget(mouth.client.topics.presence(peer))  # the broker keeps it
         assert await _withdraw(settings) == 0
-        assert capsys.readouterr().out == ("job j1 is withdrawn\n" if there else "fabric 'test' has no job\n")
+        assert capsys.readouterr().out == (f"job {OTHER_JOB} is withdrawn\n" if there else "fabric 'test' has no job\n")
         if there:
             await mouth.cleared.wait()
-            assert mouth.over == ["j1"]
+            assert mouth.over == [OTHER_JOB]
 
 
 async def test_the_model_of_a_job_is_fetched_before_another_begins(broker: BrokerAddress, told: Told) -> None:

@@ -68,6 +68,26 @@ def test_a_broker_whose_job_can_not_be_read_is_not_behind_where_there_is_none() 
     assert jobs.behind
 
 
+def test_nor_where_this_device_knows_an_older_one() -> None:
+    """It may be a later build's: all would put what they know in its place, one after the other."""
+    jobs = board()
+    jobs.see(OLD)
+    jobs.connected()
+    jobs.unreadable()
+    jobs.synced()
+    assert not jobs.behind
+
+
+def test_a_broker_that_is_told_of_none_has_yet_to_tell_which_is_over() -> None:
+    jobs = board()
+    jobs.synced()
+    jobs.see(OLD)
+    assert jobs.see(None) is Verdict.TAKEN
+    assert jobs.behind
+    jobs.see(None, over="old")
+    assert not jobs.behind
+
+
 def test_a_new_job_replaces_the_old_for_good() -> None:
     jobs = board()
     jobs.see(OLD)
