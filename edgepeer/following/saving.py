@@ -144,7 +144,7 @@ class _Wanted:
             self._peer.give_state(peer, run, self._what[1], bytes(self.state.result()))
 
     def part_wanted(self, peer: PeerId, name: str) -> None:
-        pass
+        self._peer.give_part(peer, name, 0, b"")
 
 
 @contextlib.asynccontextmanager
