@@ -166,7 +166,8 @@ class Run(ABC):
             raise self._failed(failure) from failure
 
     async def hand_over(self) -> None:
-        """Having failed, give the state that is here to whoever asks, and may need it to go on. Until cancelled."""
+        """Having failed, give the state that is here, or else a neighbour's, to whoever asks, and may need it to go on.
+        Until cancelled."""
         await self._state.hand_over()
 
     def close(self) -> None:
