@@ -99,9 +99,11 @@ class RunState:
 
     def hand_out(self, peer: PeerId, name: str) -> None:
         """Give the state that is here to one that is in no view, as a part of that name."""
-        if len(self._asked) < _ASKED:
+        if peer in self._asked or len(self._asked) < _ASKED:
             self._asked[peer] = name
             self._peer.bell.ring()
+        else:
+            self._peer.give_part(peer, name, 0, b"")
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -166,13 +168,17 @@ class RunState:
 
     async def hand_over(self) -> None:
         """Having failed, give the state that is here to whoever asks, and may need it to go on. Where there is none, or
-        it can't be packed, give that which a neighbour has, as it has come: who asks may have no other way to it. Until
-        cancelled."""
+        it can't be packed, give that which a neighbour has, as it has come: who asks may have no other way to it.
+        Who is in no view is not to wait for that: others have it, too. Until cancelled."""
         self.lost()
         while True:
             count = self._peer.bell.count
             if self._incoming is not None:
                 self._pass_on(*self._incoming)
+            if self.applied == _NONE:
+                asked, self._asked = self._asked, {}
+                for peer, name in asked.items():
+                    self._peer.give_part(peer, name, 0, b"")
             try:
                 if not await self._give():
                     await self._peer.bell.wait(count)

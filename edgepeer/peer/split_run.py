@@ -273,11 +273,19 @@ class SplitRun(Run):
         await self._keep()
         await self._state.in_worker(lambda: self._checkpoints.mark_over(self._job.id, "done"))
         await self._rounds.flush()
+        self._answer()
+        self._report("done", digest=program.digest(), evaluation=self._evaluation)
+
+    async def hand_over(self) -> None:
+        self._answer()  # nothing more becomes of the blocks
+        await super().hand_over()
+
+    def _answer(self) -> None:
+        """Answer who has asked for the blocks, and from now on whoever does, at once."""
         self._ended, asked = True, self._asked
         self._asked = {}
         for peer in asked:
             self._give_part(peer, name_of_part(self._job))
-        self._report("done", digest=program.digest(), evaluation=self._evaluation)
 
     # -- reports ---------------------------------------------------------------------------------------------
 

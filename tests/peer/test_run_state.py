@@ -27,6 +27,7 @@ class Neighbourhood:
         self.adopted: list[int] = []
         self.given: list[tuple[str, int]] = []
         self.states: list[bytes] = []
+        self.parts: list[tuple[str, str, bytes]] = []
         self.keeper: Any = None
         self.view: View | None = None
         self.committed = self.missed = 0
@@ -47,6 +48,10 @@ class Neighbourhood:
     def give_state(self, peer: str, run: str, number: int, state: bytes) -> None:
         self.given.append((peer, number))
         self.states.append(state)
+
+    def give_part(self, peer: str, name: str, number: int, part: bytes) -> None:
+        self.parts.append((peer, name, part))
+        self.bell.ring()
 
 
 @pytest.fixture
@@ -349,3 +354,36 @@ async def test_who_can_not_pack_its_state_lets_those_who_have_asked_go_on_all_th
     assert peer.given == [("b", number), ("c", number)]
     assert [bytes(given) for given in peer.states] == [state, state]
     assert (peer.adopted, loaded) == ([4] if times == 2 else [], [])
+
+
+@pytest.mark.parametrize("fails", ["before", "as it is packed"])
+async def test_who_has_failed_and_has_no_state_keeps_nobody_waiting_who_saves_it(
+    fails: str, worker: ThreadPoolExecutor
+) -> None:
+    """They ask another then; else they wait their whole timeout for this one."""
+
+    def pack() -> bytes:
+        raise MemoryError
+
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=pack, load=lambda state: None)  # type: ignore[arg-type]
+    run.open()
+    run.applied = 3 if fails == "as it is packed" else -1
+    run.hand_out("b", "state")  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        handing = tasks.create_task(run.hand_over())
+        for count in (1, 2):
+            while len(peer.parts) < count:
+                await peer.bell.wait(peer.bell.count)
+            run.hand_out("c", "state")  # type: ignore[arg-type]
+        handing.cancel()
+    assert peer.parts == [("b", "state", b""), ("c", "state", b"")]
+
+
+def test_of_too_many_who_ask_at_once_the_last_are_told_that_there_is_nothing(worker: ThreadPoolExecutor) -> None:
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=bytes, load=lambda state: None)  # type: ignore[arg-type]
+    for number in range(65):
+        run.hand_out(f"p{number}", "state")  # type: ignore[arg-type]
+    run.hand_out("p0", "state")  # type: ignore[arg-type]  # it waits already
+    assert peer.parts == [("p64", "state", b"")]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from peer_fleet import DEADLINE_S
-from test_peer_resume import devices
+from test_peer_resume import Watcher, announce, devices
 
 from edgepeer.errors import JobError
 from edgepeer.fabric.address import BrokerAddress
@@ -23,7 +23,9 @@ from edgepeer.following.observe import observe
 from edgepeer.following.parts import parts_from_fleet
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult
+from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
+from edgepeer.peer.split_run import SplitRun
 from edgepeer.training.job import new_job
 from edgepeer.training.split.part import Part
 from edgepeer.training.split.whole import whole_model
@@ -118,9 +120,38 @@ async def test_who_is_restarted_without_a_checkpoint_says_at_once_that_it_has_no
 async def test_who_has_no_part_of_anything_says_so_at_once(broker: EmbeddedBroker) -> None:
     """It is at no job, or at none that has parts."""
     async with Peer(broker.address.url(), "lab", peer_id="p0"):
-        report = PeerReport(job="j1", peer="p0", state="done", round=12, cell=0)
-        result = JobResult(
-            job=JOB, broker="", reports={"p0": report}, records=(), missing=(), quality=None, loss=None
-        )  # fmt: skip
+        assert await asked_for_its_part(broker) == []
+
+
+async def asked_for_its_part(broker: EmbeddedBroker) -> list[Part]:
+    """What p0 gives, as one who had said that it has some."""
+    report = PeerReport(job="j1", peer="p0", state="done", round=12, cell=0)
+    result = JobResult(job=JOB, broker="", reports={"p0": report}, records=(), missing=(), quality=None, loss=None)
+    async with asyncio.timeout(DEADLINE_S):
+        return await parts_from_fleet(broker.address.url(), "lab", result, timeout=10 * DEADLINE_S)
+
+
+async def test_so_does_who_fails_and_has_been_asked_before(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, give = asyncio.Event(), SplitRun._give_part
+
+    async def prepare(run: SplitRun) -> None:
+        await asked.wait()
+        raise JobError("no room")
+
+    def give_and_note(run: SplitRun, peer: PeerId, name: str) -> None:
+        give(run, peer, name)
+        asked.set()
+
+    monkeypatch.setattr(SplitRun, "_prepare", prepare)
+    monkeypatch.setattr(SplitRun, "_give_part", give_and_note)
+    async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
+        await announce(broker, JOB)
         async with asyncio.timeout(DEADLINE_S):
-            assert await parts_from_fleet(broker.address.url(), "lab", result, timeout=10 * DEADLINE_S) == []
+            while "p0" not in watcher.reports:
+                watcher._news.clear()
+                await watcher._news.wait()
+        assert await asked_for_its_part(broker) == []
+    assert asked.is_set()
+    assert "p0 does not hand over its part: it has none" in caplog.messages
