@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -95,34 +96,35 @@ async def run_job(
                 progress.see_rival(announcer.rival)
         news.set()
 
-    async with observe(broker, fabric, take, identity=identity) as client:
-        if beside_others:
-            await hear_out(picture, news)
-        if picture.busy:
-            await question(client, picture, news)  # whoever works on it may be dead
-        if picture.busy:
-            raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or {_END_IT}")
-        if picture.view is not None and not picture.deserted:
-            check_trees(progress.job, picture.view)
-        for job, peer in picture.reports:
-            client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
-        client.clear_outdated()
-        announcer = Announcer(client, progress.job, picture)
-        try:
-            result = await follower.finish(timeout=timeout, said=lambda: client.all_said, ask=client.ask)
-            if at_end is not None:
-                await at_end(result, follower.withdrawn, broker.beginning_with(client.broker))
-        except asyncio.CancelledError:
-            if not detach:
+    with contextlib.closing(follower):
+        async with observe(broker, fabric, take, identity=identity) as client:
+            if beside_others:
+                await hear_out(picture, news)
+            if picture.busy:
+                await question(client, picture, news)  # whoever works on it may be dead
+            if picture.busy:
+                raise JobError(f"fabric {fabric!r}: {picture.busy}; wait, or {_END_IT}")
+            if picture.view is not None and not picture.deserted:
+                check_trees(progress.job, picture.view)
+            for job, peer in picture.reports:
+                client.publish_retained(client.topics.report(job, peer), None)  # nobody will ask for them any more
+            client.clear_outdated()
+            announcer = Announcer(client, progress.job, picture)
+            try:
+                result = await follower.finish(timeout=timeout, said=lambda: client.all_said, ask=client.ask)
+                if at_end is not None:
+                    await at_end(result, follower.withdrawn, broker.beginning_with(client.broker))
+            except asyncio.CancelledError:
+                if not detach:
+                    _take_back(announcer, progress)
+                raise
+            except JobError as error:
+                if detach and isinstance(error, _Stuck) and progress.reports:  # devices have it, and checkpoints of it
+                    raise JobError(f"{error}; job {progress.job.id} goes on when it can: {_END_IT}") from None
                 _take_back(announcer, progress)
-            raise
-        except JobError as error:
-            if detach and isinstance(error, _Stuck) and progress.reports:  # devices have it, and checkpoints of it
-                raise JobError(f"{error}; job {progress.job.id} goes on when it can: {_END_IT}") from None
+                raise
             _take_back(announcer, progress)
-            raise
-        _take_back(announcer, progress)
-        return result
+            return result
 
 
 class _Stuck(JobError):
@@ -174,6 +176,10 @@ class Follower:
         if self._tell(event):
             self._moved = True
         self._look()
+
+    def close(self) -> None:
+        """What has been heard counts as it stands: nothing changes any more what is told of the job."""
+        self._doubt_no_more()
 
     def _look(self) -> None:
         if self._progress.withdrawn:

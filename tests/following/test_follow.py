@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,6 +124,32 @@ async def test_a_job_from_its_document_to_its_result(broker: BrokerAddress, told
         async with observe(broker, "test", picture.take):
             assert picture.job is None
             assert sorted(picture.reports) == [("j1", peer) for peer in told.peers], "the old one is cleared"
+
+
+@pytest.mark.parametrize("state", ["done", "failed"])
+async def test_it_hears_until_all_is_done_for_the_job_and_no_longer(
+    state: str, broker: BrokerAddress, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Follower, "close", lambda _: said.append("closed"))
+
+    def say(mouth: Mouth, job: Job) -> None:
+        mouth.join()
+        if state == "done":
+            mouth.train(job)
+            return
+        for peer in told.peers:
+            mouth.keep(mouth.client.topics.report(job.id, peer), told.report(peer, "failed"))
+
+    async def at_end(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+        said.append("at the end")
+
+    progress = JobProgress(told.job, broker="")
+    how = {"broker": broker, "fabric": "test", "timeout": DEADLINE_S, "at_end": at_end}
+    async with asyncio.timeout(DEADLINE_S), Mouth(broker, told, say).open():
+        with contextlib.nullcontext() if state == "done" else pytest.raises(JobError):
+            await run_job(progress, lambda _: None, **how)  # type: ignore[arg-type]  # of these names
+    assert said == (["at the end", "closed"] if state == "done" else ["closed"])
 
 
 async def test_who_is_through_takes_back_no_job_but_its_own(broker: BrokerAddress, told: Told) -> None:

@@ -117,3 +117,10 @@ def test_what_a_device_says_of_an_older_job_it_may_say_crosswise(following: Foll
     following.hear(AGAIN)
     following.wait(LONG_S)
     assert not following.over
+
+
+def test_what_was_doubted_to_the_end_changes_nothing_behind_it(following: Following) -> None:
+    following.hear(Disconnected("gone"), Connected(), OLDER, Synced())
+    following.follower.close()
+    following.wait(LONG_S)
+    assert not following.over
