@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from fleets import Fleet
 from told import Told
+from virtual_loop import Attentive, VirtualLoop
 from way_to_broker import Gate
 
 from edgepeer.cli.train import _withdraw
@@ -43,6 +44,7 @@ from edgepeer.following.saving import ModelSaver
 from edgepeer.following.texts import summary
 from edgepeer.ids import PeerId
 from edgepeer.settings import TrainSettings
+from edgepeer.simulation.clock import Clock
 from edgepeer.topology.view import View
 from edgepeer.training.job import Job
 from edgepeer.wire.documents import pack, unpack
@@ -574,18 +576,18 @@ async def test_so_is_who_took_part_to_the_end_and_was_never_heard_of(
 
 
 @pytest.mark.parametrize("ends", ["reports", "dies", "is heard of no more"])
-async def test_who_measures_the_model_is_waited_for_as_long_as_it_lives(
+def test_who_measures_the_model_is_waited_for_as_long_as_it_lives(
     running: JobProgress, finish: Callable[..., JobProgress], told: Told, ends: str
 ) -> None:
     """That may take longer than others have to report. Nobody else has the test's result, and the last record."""
     finish(running, "birch", "cedar")
     running.see_report(told.report("ash", "running", round=9))
     follower, asked = Follower(running, lambda _: None), list[float]()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+    clock = Clock()
+    loop = VirtualLoop(clock, Attentive())
 
     def ask() -> None:
-        asked.append(loop.time() - began)
+        asked.append(clock.now)
         if len(asked) <= 4:
             follower.take(Answered(PeerId("ash")))
         elif ends == "reports":
@@ -593,7 +595,11 @@ async def test_who_measures_the_model_is_waited_for_as_long_as_it_lives(
         elif ends == "dies":
             follower.take(PresenceGone(PeerId("ash")))
 
-    result = await follower.finish(timeout=DEADLINE_S, settle=0.5, ask=ask)
+    with loop.running():
+        finishing = loop.create_task(follower.finish(timeout=DEADLINE_S, settle=0.5, ask=ask))
+    clock.run(until=finishing.done, limit_s=DEADLINE_S)
+    result = finishing.result()
+    loop.end()
     assert asked[4] >= 5 * 0.25
     if ends == "reports":
         assert (result.missing, result.quality) == ((), ("accuracy", 0.98))
