@@ -28,6 +28,13 @@ async def test_who_does_not_even_say_who_it_is_is_given_up_at_once(monkeypatch: 
 async def test_who_is_given_up_is_not_complained_of_when_its_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_HELLO_S", 0.0)
     complaints: list[dict[str, Any]] = []
+    closed, end = asyncio.Event(), parts._Asking.closed
+
+    def end_and_note(asking: parts._Asking, reason: str) -> None:
+        end(asking, reason)
+        closed.set()
+
+    monkeypatch.setattr(parts._Asking, "closed", end_and_note)
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     hello = Hello(fabric="lab", peer="saver-1", incarnation=1)
 
@@ -39,6 +46,7 @@ async def test_who_is_given_up_is_not_complained_of_when_its_connection_ends(mon
 
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         assert not await ask(f"127.0.0.1:{frozen.getsockname()[1]}")
-        await asyncio.sleep(0)  # its connection is closed now
+        async with asyncio.timeout(60):
+            await closed.wait()
         gc.collect()
     assert not complaints
