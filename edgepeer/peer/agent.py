@@ -24,7 +24,7 @@ from edgepeer.fabric import events as seen
 from edgepeer.fabric.documents import JobOver
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
-from edgepeer.peer.checkpoints import Checkpoints
+from edgepeer.peer.checkpoints import Checkpoints, Ending
 from edgepeer.peer.job_board import JobBoard, Verdict
 from edgepeer.peer.job_run import JobRun
 from edgepeer.peer.machines import FtTree, MachineFactory
@@ -108,7 +108,8 @@ class _Agent:
         self._jobs = JobBoard(lambda job: self._checkpoints.ending(job) == "withdrawn", in_order=in_fleet)
         self._was_at = ""
         """The job that this device was at when it stopped, until it is noted that it is over."""
-        self._worker: Worker | None = None
+        self._to_note: asyncio.Queue[tuple[str, Ending]] = asyncio.Queue()
+        """Which job is not to be taken up in a later life, and how it has ended."""
         self._ended: JobOver | None = None
         """The job that the fabric had before the current one, or none."""
         self._ignored = Complaints(_log)
@@ -131,7 +132,7 @@ class _Agent:
         with RoundLog(settings.round_log) as round_log:
             async with Worker() as worker, Metrics(settings.metrics_port) as metrics, Service(peer, stop):
                 unfinished = await asyncio.get_running_loop().run_in_executor(worker, checkpoints.unfinished)
-                self._jobs.unfinished, self._worker = unfinished, worker
+                self._jobs.unfinished = unfinished
                 self._was_at = unfinished.id if unfinished is not None else ""
                 device = Device(
                     peer=peer,
@@ -304,9 +305,21 @@ class _Agent:
         """What this device was at when it stopped is not to be taken up in a later life either, when nobody may be
         there to say that it is over. (Of what it takes part in, `_work` notes that.)"""
         if self._was_at and self._jobs.knows_over(self._was_at):
-            mark = functools.partial(self._checkpoints.mark_over, self._was_at, "withdrawn")
-            asyncio.get_running_loop().run_in_executor(self._worker, mark)
+            self._to_note.put_nowait((self._was_at, "withdrawn"))
             self._was_at = ""
+
+    async def _note(self, device: Device) -> None:
+        """Note what has become of what this device was at when it stopped, as soon as the worker takes that."""
+        while True:
+            mark = functools.partial(self._checkpoints.mark_over, *await self._to_note.get())
+            while True:
+                try:
+                    marking = asyncio.get_running_loop().run_in_executor(device.worker, mark)
+                except RuntimeError:  # far too much is waiting there
+                    await asyncio.sleep(STUCK_S)
+                else:
+                    break
+            await asyncio.wait([marking])  # not cancelled with this: it is done before the worker ends
 
     def _pass_on(self) -> None:
         """Tell peers that are connected what is known of the fabric's job."""
@@ -319,7 +332,8 @@ class _Agent:
             reminder = Reminder(
                 self._peer, untold=self._is_untold, tell=lambda: self._announce(self._jobs.current or self._ended)
             )
-            aside = [tasks.create_task(each) for each in (Watch(self._peer).run(), reminder.run(), self._tell(asked))]
+            beside = (Watch(self._peer).run(), reminder.run(), self._tell(asked), self._note(device))
+            aside = [tasks.create_task(each) for each in beside]
             await self._work(device, stop)
             for task in aside:
                 task.cancel()

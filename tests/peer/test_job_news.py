@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from peer_agents import agents
@@ -20,9 +22,11 @@ from edgepeer.fabric.documents import JobOver
 from edgepeer.fabric.hearing import Hearing
 from edgepeer.fabric.topics import Topics
 from edgepeer.ids import Generation, PeerId
+from edgepeer.peer import agent
 from edgepeer.peer.agent import _Agent
 from edgepeer.peer.checkpoints import Checkpoints, Ending
 from edgepeer.peer.hearsay import Hearsay
+from edgepeer.peer.worker import Worker
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import Job, new_job
 from edgepeer.wire.documents import pack
@@ -236,7 +240,7 @@ async def test_who_takes_its_job_up_again_takes_back_no_newer_one(
         assert (await watcher.until_done("p0"))["p0"].job == "j1"
 
 
-async def leave_behind(broker: EmbeddedBroker, run: str, said: Job | JobOver) -> None:
+async def leave_behind(broker: EmbeddedBroker, run: str, said: Job | JobOver | None) -> None:
     """A broker keeps a view of a run, of which nobody is there any more, and what was said of the fabric's job."""
     client = FabricClient(broker.address, "lab", "user", on_event=lambda _: None)
     async with asyncio.TaskGroup() as tasks:
@@ -275,6 +279,34 @@ async def test_what_only_looks_older_is_done_where_what_this_device_was_at_is_ov
     await leave_behind(broker, "j1", new)
     async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
         assert (await watcher.until_done("p0"))["p0"].job == "j2"
+
+
+async def test_what_is_to_be_noted_waits_where_too_much_waits_for_the_worker(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "STUCK_S", 0.01)
+    submit, refused, marked = Worker.submit, list[None](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def submit_late(worker: Worker, fn: Any, /, *args: Any) -> Any:
+        if isinstance(fn, functools.partial) and fn.args == ("j1", "withdrawn"):
+            if len(refused) < 3:
+                refused.append(None)
+                raise RuntimeError("too many calls are waiting")
+            loop.call_soon(marked.set)
+        return submit(worker, fn, *args)
+
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, job("j1", wait_for=1, rounds=20))
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    monkeypatch.setattr(Worker, "submit", submit_late)
+    await announce(broker, JobOver(over="j1"))
+    async with asyncio.timeout(DEADLINE_S), devices(broker, tmp_path, ("p0",)):
+        await marked.wait()
+    store = Checkpoints(tmp_path / "p0", every=10, keep=3)
+    assert store.unfinished() is None
+    assert len(refused) == 3
 
 
 async def test_what_the_head_hears_from_peers_its_broker_hears_as_well(
