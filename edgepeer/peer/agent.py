@@ -221,6 +221,10 @@ class _Agent:
             _log.info("job %s, which this device has checkpoints of, is over: the fleet has gone on", job.id)
             if self._put_off is not None:
                 self._see(self._put_off)  # it was only older, by the clock of who began it
+            at = self._jobs.current.id if self._jobs.current is not None else self._run_told
+            if at != job.id:  # else its fleet may be at work, and the broker have lost what it knew
+                # As if it were done: not to be taken up from here again, though it counts if others say so.
+                self._to_note.put_nowait((job.id, "done"))
             return
         _log.info("job %s is taken up again from this device's checkpoints", job.id)
         if not self._peer.fabric.in_fleet:  # there it counts once it has come, as its operator has signed it

@@ -279,6 +279,31 @@ async def test_what_only_looks_older_is_done_where_what_this_device_was_at_is_ov
     await leave_behind(broker, "j1", new)
     async with Watcher.at(broker) as watcher, devices(broker, tmp_path, ("p0",)):
         assert (await watcher.until_done("p0"))["p0"].job == "j2"
+    store = Checkpoints(tmp_path / "p0", every=10, keep=3)
+    store.unfinished()
+    assert store.ending("j1") == "done"  # also where j2 has left no checkpoint, it is not taken up again
+
+
+async def test_where_only_the_view_is_told_what_it_names_may_go_on(
+    tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker has lost its memory, and the fleet at work has yet to put the job back in its place."""
+    noted = list[str]()
+    async with EmbeddedBroker() as before, Watcher.at(before) as watcher, devices(before, tmp_path, ("p0",)):
+        await announce(before, job("j1", wait_for=1, rounds=20))
+        await watcher.until_done("p0")
+    (tmp_path / "p0" / "checkpoints" / "over.json").unlink()  # as if it had stopped before
+    await leave_behind(broker, "j1", None)
+    monkeypatch.setattr(Checkpoints, "mark_over", lambda store, job, how: noted.append(job))
+    caplog.set_level(logging.INFO)
+    async with (
+        said("is over: the fleet has gone on") as heard,
+        Watcher.at(broker) as watcher,
+        devices(broker, tmp_path, ("p0",)),
+    ):
+        await heard.wait()
+        await watcher.until_head("p0")
+    assert noted == []
 
 
 async def test_what_is_to_be_noted_waits_where_too_much_waits_for_the_worker(
@@ -372,6 +397,9 @@ async def test_what_the_fabric_was_at_last_is_over_and_no_older_job_is_taken_up_
         async with said("this device") as heard, devices(broker, tmp_path, ("p0",)):
             await heard.wait()
     assert "taken up again" not in caplog.text
+    store = Checkpoints(tmp_path / "p0", every=10, keep=3)
+    assert store.unfinished() is None
+    assert store.ending("j1") == "done"  # who says that it is not over may be right
 
 
 # -- how it is told ----------------------------------------------------------------------------------------------------
