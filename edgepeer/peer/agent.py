@@ -109,7 +109,7 @@ class _Agent:
         self._was_at = ""
         """The job that this device was at when it stopped, until it is noted that it is over."""
         self._to_note: asyncio.Queue[tuple[str, Ending]] = asyncio.Queue()
-        """Which job is not to be taken up in a later life, and how it has ended."""
+        """Which job is not to be taken up in a later life, and how it has ended: of two at most."""
         self._ended: JobOver | None = None
         """The job that the fabric had before the current one, or none."""
         self._ignored = Complaints(_log)
