@@ -80,6 +80,8 @@ def keras_model(name: str, config: str, form: Form, *, allowed: Collection[str] 
 
 
 _COLOURS: Final = re.compile("\x1b\\[[0-9;]*m")
+_WHERE: Final = ("Exception encountered when calling", "Graph execution error:", "Detected at node ", 'File "')
+_NODE: Final = re.compile(r"\s*\[\[\{\{node .*")
 
 
 def first_line(error: BaseException) -> str:
@@ -89,9 +91,9 @@ def first_line(error: BaseException) -> str:
     except Exception:  # foreign code may do that, too
         said = ""
     paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", _COLOURS.sub("", said)) if text.strip()]
-    if len(paragraphs) > 1 and paragraphs[0].startswith("Exception encountered when calling"):
-        del paragraphs[0]  # Keras says where first, and then what
-    text = paragraphs[0] if paragraphs else ""
+    while len(paragraphs) > 1 and paragraphs[0].startswith(_WHERE):
+        del paragraphs[0]  # Keras and TensorFlow say where first, and then what
+    text = _NODE.sub("", paragraphs[0]) if paragraphs else ""
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
