@@ -3,7 +3,7 @@
 The gradient comes out of one traced TensorFlow function that takes batches of every size, the step goes
 into another; both are traced once, when the trainer is made. To the loss comes whatever the model's own
 regularizers add. Whether a model that classifies ends in probabilities or in logits is seen from its last
-activation, where that says it, or else from what it puts out.
+activation, or the last that TensorFlow computes, where that says it, or else from what it puts out.
 
 What `seed` means here: before each gradient the state of every `keras.random.SeedGenerator` in the model
 is set from it, so Dropout and its kin draw the same masks for the same seed. Layers that draw from
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,14 @@ from edgepeer.training.losses import expected
 from edgepeer.training.models import first_line
 from edgepeer.training.schedules import RateSchedule
 from edgepeer.training.seeded import bits, uniform
-from edgepeer.training.state import ArraySpec, pack_state, unpack_state
+from edgepeer.training.state import ArraySpec, is_carried, pack_state, unpack_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
 
 __all__ = ["KerasTrainer"]
+
+_CARRIED_AS: Final = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+"""As which numbers a state carries the bits of those that NumPy alone does not know: of layers that aren't trained."""
+_ARRANGING: Final = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 
 
 class KerasTrainer:
@@ -153,7 +157,7 @@ class KerasTrainer:
 
     def state(self, *, data: str = "") -> bytes:
         """All variables of model and optimizer, with step counter, learning rate and random states."""
-        arrays = {name: variable.numpy() for name, variable in self._all_variables().items()}
+        arrays = {name: _as_carried(variable.numpy()) for name, variable in self._all_variables().items()}
         return pack_state("keras", arrays, form=self.form, data=data)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
@@ -162,7 +166,8 @@ class KerasTrainer:
         expected = {name: _spec(variable) for name, variable in own.items()}
         found = unpack_state(state, "keras", expected)
         for name, variable in own.items():
-            variable.assign(found[name].copy())  # TensorFlow may keep the memory, which is the caller's
+            array = found[name].copy()  # TensorFlow may keep the memory, which is the caller's
+            variable.assign(array.view(variable.numpy().dtype) if str(variable.dtype) in _CARRIED_AS else array)
 
     def _all_variables(self) -> dict[str, Any]:
         # Numbered, not named: Keras counts up the names of layers over the life of a process.
@@ -196,9 +201,14 @@ class KerasTrainer:
             return True
         if type(last) is self._keras.layers.Dense and activation is activations.linear:
             return False  # unlike a linear Activation: that may be there to cast probabilities
+        if self._last_operation() == ("Softmax" if softmax else "Sigmoid"):
+            return True
         samples = uniform(16 * math.prod(self._input_shape), 1.0 if softmax else 1e4, "probe")
         pairs = samples.reshape(8, 2, *self._input_shape)  # no more at once than elsewhere
-        values = np.concatenate([np.asarray(self._model(pair, training=False), np.float64) for pair in pairs])
+        try:
+            values = np.concatenate([np.asarray(self._model(pair, training=False), np.float64) for pair in pairs])
+        except Exception:
+            return False  # it takes no numbers as large as these, an embedding's for example: what was seen must do
         if softmax:
             # Rows of numbers from 0 on that sum to 1, as far as bfloat16 can tell, come out of a softmax, not out of a
             # random linear layer.
@@ -214,9 +224,20 @@ class KerasTrainer:
             found = model = outputs[0]._keras_history.operation
         return found
 
+    def _last_operation(self) -> str:
+        """What TensorFlow computes last, but for what only casts or arranges it."""
+        samples = self._tf.TensorSpec((2, *self._input_shape), "float32")
+        output = self._tf.function(self._outputs_graph).get_concrete_function(samples).outputs[0]
+        while output.op.type in _ARRANGING:
+            output = output.op.inputs[0]
+        return str(output.op.type)
+
     def _check_variables(self) -> None:
         if not self._variables:
             raise ModelError(f"model {self._name}: has no trainable parameters")
+        for variable in self._model.non_trainable_variables:
+            if not is_carried(_spec(variable).dtype):
+                raise ModelError(f"model {self._name}: {variable.path} is {variable.dtype}, which no state can carry")
         for variable in self._variables:
             if str(variable.dtype) != "float32":
                 raise ModelError(f"model {self._name}: {variable.path} is {variable.dtype}; parameters must be float32")
@@ -250,6 +271,9 @@ class KerasTrainer:
         return drawn.astype(np.int64).reshape(-1, 2)
 
     # What follows is traced by TensorFlow, each once.
+
+    def _outputs_graph(self, x: Any) -> Any:
+        return self._model(x, training=False)
 
     def _gradient_graph(self, x: Any, y: Any, seeds: Any) -> tuple[Any, Any]:
         tf = self._tf
@@ -293,4 +317,10 @@ class KerasTrainer:
 
 
 def _spec(variable: Any) -> ArraySpec:
-    return ArraySpec(tuple(int(length) for length in variable.shape), str(variable.dtype))
+    """Of what a state carries of a variable."""
+    dtype = str(variable.dtype)
+    return ArraySpec(tuple(int(length) for length in variable.shape), _CARRIED_AS.get(dtype, dtype))
+
+
+def _as_carried(array: NDArray[Any]) -> NDArray[Any]:
+    return array.view(_CARRIED_AS.get(array.dtype.name, array.dtype))

@@ -25,6 +25,7 @@ from edgepeer.training.form import Form
 __all__ = [
     "STATE_LIMIT_BYTES",
     "ArraySpec",
+    "is_carried",
     "name_of_state",
     "pack_run_state",
     "pack_state",
@@ -77,6 +78,11 @@ class _StateHeader(msgspec.Struct, frozen=True):
     """What it is trained on, as `Dataset.summary` says it; empty: on each device's own, or a former build's."""
 
 
+def is_carried(dtype: str) -> bool:
+    """Whether a state can carry an array of that dtype."""
+    return dtype in _DTYPES
+
+
 def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None, data: str = "") -> bytes:
     """The arrays, in their order, as bytes. `kind` names who can read them; `data`: see `read_data`.
 
@@ -84,7 +90,7 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
         ValueError: an array has a dtype that a state can't carry.
     """
     for name, array in arrays.items():
-        if array.dtype.name not in _DTYPES:
+        if not is_carried(array.dtype.name):
             raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
     header = msgspec.msgpack.encode(
         _StateHeader(

@@ -209,6 +209,43 @@ def test_probabilities_of_their_own_are_recognised(keras: Any) -> None:
         assert trainer._from_logits == logits
 
 
+def test_the_end_of_a_model_that_takes_whole_numbers_is_recognised(keras: Any) -> None:
+    layers = keras.layers
+
+    class Own(keras.Model):
+        def __init__(self, last: str | None) -> None:
+            super().__init__()
+            self.numbers, self.mean = layers.Embedding(9, 4), layers.GlobalAveragePooling1D()
+            self.last = layers.Dense(1, last)
+
+        def call(self, x: Any) -> Any:
+            return self.last(self.mean(self.numbers(x)))
+
+    cast = layers.Activation("linear", dtype="float32")
+    for end, logits in ((None, True), ("sigmoid", False)):
+        half = layers.Dense(1, end, dtype="mixed_bfloat16")
+        stack = [layers.Embedding(9, 4), layers.GlobalAveragePooling1D(), half, cast]
+        for model in (Own(end), keras.Sequential(stack)):
+            trainer = KerasTrainer(model, keras.optimizers.SGD(0.1), input_shape=(3,), loss="binary_crossentropy")
+            assert trainer._from_logits == logits
+
+
+def test_layers_that_are_not_trained_travel_in_any_precision(keras: Any) -> None:
+    layers = keras.layers
+
+    def make(seed: int) -> KerasTrainer:
+        keras.utils.set_random_seed(seed)
+        frozen = layers.Dense(4, dtype="bfloat16", trainable=False)
+        model = keras.Sequential([layers.Flatten(), frozen, layers.Dense(3, dtype="float32")])
+        return KerasTrainer(model, keras.optimizers.SGD(0.1), input_shape=INPUTS)
+
+    one, other = make(1), make(2)
+    assert one.state() != other.state()
+    other.load_state(one.state())
+    assert one.state() == other.state()
+    assert one.evaluate(*batch(10)) == other.evaluate(*batch(10))
+
+
 def test_regularizers_count_and_normalisation_travels(keras: Any) -> None:
     layers = keras.layers
     shrink = keras.regularizers.L2(0.5)
@@ -228,6 +265,16 @@ def test_regularizers_count_and_normalisation_travels(keras: Any) -> None:
 
 def test_what_can_not_be_trained_is_named(keras: Any) -> None:
     layers = keras.layers
+
+    class WithText(layers.Layer):  # type: ignore[misc]  # Keras has no types
+        def build(self, shape: Any) -> None:
+            self.add_weight(
+                name="text", shape=(), dtype="string", initializer=lambda shape, dtype: "a", trainable=False
+            )
+
+        def call(self, x: Any) -> Any:
+            return x
+
     inputs = keras.Input(INPUTS)
     two_ended = keras.Model(inputs, [layers.Flatten()(inputs), layers.Dense(3)(layers.Flatten()(inputs))])
     wrong = {
@@ -238,6 +285,7 @@ def test_what_can_not_be_trained_is_named(keras: Any) -> None:
         "dense.*/kernel changes when a gradient is computed": keras.Sequential(
             [layers.Flatten(), layers.SpectralNormalization(layers.Dense(3))]
         ),
+        "text is string, which no state can carry": keras.Sequential([WithText(), layers.Flatten(), layers.Dense(3)]),
         "parameters must be float32": keras.Sequential([layers.Flatten(), layers.Dense(3, dtype="float64")]),
     }
     for reason, model in wrong.items():
