@@ -256,8 +256,8 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
         ),
         (
             'Graph execution error:\n\nDetected at node a/GatherV2 defined at (most recent call last):\n  File "m.py", '
-            'line 1, in <module>\n\n  File "n.py", line 9, in make\n\nindices[0,0] = 12 is not in [0, 5)\n\t [[{{node a/'
-            "GatherV2}}]] [Op:__inference__gradient_graph_200]",
+            'line 1, in <module>\n\n  File "n.py", line 9, in make\n\nindices[0,0] = 12 is not in [0, 5)\n\t [[{{node '
+            "a/GatherV2}}]] [Op:__inference__gradient_graph_200]",
             "ValueError: indices[0,0] = 12 is not in [0, 5)",
         ),
         ("Exception encountered when calling a thing", "ValueError: Exception encountered when calling a thing"),
