@@ -36,6 +36,12 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return math.prod(self.input_shape)
 
     @property
+    def said(self) -> str:
+        """Of which data and for which loss a model is; all that two must have in common to be added up."""
+        what = "classes" if self.loss == "crossentropy" else "numbers to learn"
+        return f"samples of shape {self.input_shape} with {self.outputs} {what} and loss {self.loss}"
+
+    @property
     def classifying(self) -> bool:
         """Whether the model is measured by its accuracy, else by how far off it is."""
         return self.loss in CLASSIFYING

@@ -164,7 +164,7 @@ class KerasTrainer:
         """Become the replica that `state` came from; on WireError this one is left as it was."""
         own = self._all_variables()
         expected = {name: _spec(variable) for name, variable in own.items()}
-        found = unpack_state(state, "keras", expected)
+        found = unpack_state(state, "keras", expected, form=self.form)
         for name, variable in own.items():
             array = found[name].copy()  # TensorFlow may keep the memory, which is the caller's
             variable.assign(array.view(variable.numpy().dtype) if str(variable.dtype) in _CARRIED_AS else array)

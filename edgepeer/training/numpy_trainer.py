@@ -167,7 +167,7 @@ class NumpyTrainer:
         """Become the replica that `state` came from; on WireError this one is left as it was."""
         own = self._arrays()
         expected = {name: ArraySpec(array.shape, array.dtype.name) for name, array in own.items()}
-        found = unpack_state(state, self._kind, expected)
+        found = unpack_state(state, self._kind, expected, form=self.form)
         iterations, learning_rate = int(found["iterations"]), float(found["learning_rate"])
         if iterations < 0 or not (learning_rate >= 0 and math.isfinite(learning_rate)):
             raise WireError(f"state after {iterations} steps with learning rate {learning_rate}")

@@ -110,17 +110,23 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
 
 
 def unpack_state(
-    blob: bytes | bytearray | memoryview, kind: str, expected: Mapping[str, ArraySpec]
+    blob: bytes | bytearray | memoryview, kind: str, expected: Mapping[str, ArraySpec], *, form: Form | None = None
 ) -> dict[str, NDArray[Any]]:
     """The arrays in `blob`, as views into it, after checking that they are just the expected ones.
 
+    Args:
+        form: what the model that wants them takes and puts out; None: that does not matter. Arrays of the same sizes
+            may be of one that is to become good at something else, for other data.
+
     Raises:
         VersionError: the state is of another version than this build reads.
-        WireError: it is not a state, is damaged, or is not of this kind, with these arrays.
+        WireError: it is not a state, is damaged, or is not of this kind, of a model of this form, with these arrays.
     """
     header, body, start = _open(blob)
     if header.kind != kind:
         raise WireError(f"state of a {header.kind!r} trainer; this one is {kind!r}")
+    if form is not None and header.form is not None and (theirs := header.form.said) != form.said:
+        raise WireError(f"it is of a model for {theirs}; here are {form.said}")
     _match(header.arrays, expected)
     sizes = [spec.size_bytes for spec in header.arrays.values()]
     if start + sum(sizes) != len(body):

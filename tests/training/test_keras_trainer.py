@@ -132,13 +132,17 @@ def test_a_replica_carries_on_bit_for_bit(keras: Any, random_one: KerasTrainer) 
     assert np.array_equal(random_one.parameters(), other.parameters())
 
 
-def test_a_state_that_does_not_fit_changes_nothing(plain: KerasTrainer, random_one: KerasTrainer) -> None:
+def test_a_state_that_does_not_fit_changes_nothing(keras: Any, plain: KerasTrainer, random_one: KerasTrainer) -> None:
     before = plain.state()
     numpy_state = NumpyTrainer(features=6, outputs=3, hidden=(5,)).state()
     for state in (random_one.state(), numpy_state, before[:-1], b"", b"garbage" * 50):
         with pytest.raises(WireError):
             plain.load_state(state)
         assert plain.state() == before
+    numbers = KerasTrainer(dense(keras), keras.optimizers.SGD(0.1), input_shape=INPUTS, loss="mse")
+    with pytest.raises(WireError, match="with 3 numbers to learn and loss mse; here are"):
+        plain.load_state(numbers.state())
+    assert plain.state() == before
 
 
 def test_the_end_of_a_model_is_recognised(keras: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from edgepeer.errors import ModelError, WireError
 from edgepeer.training.datasets import Dataset
+from edgepeer.training.form import LossName
 from edgepeer.training.numpy_trainer import NumpyTrainer
 from edgepeer.training.state import ArraySpec, pack_state, unpack_state
 from edgepeer.training.trainer import Trainer
@@ -180,6 +182,25 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         with pytest.raises(WireError):
             trainer.load_state(state)
         assert trainer.state() == before
+
+
+def test_a_state_of_a_model_for_other_data_does_not_fit() -> None:
+    """Of as many parameters: devices' own data may differ in what their y is, and in how samples are laid out."""
+
+    def linear(features: tuple[int, ...], loss: LossName) -> NumpyTrainer:
+        return NumpyTrainer(features=features, outputs=3, hidden=(), loss=loss)
+
+    labels = linear((2, 3), "crossentropy")
+    labels.load_state(linear((2, 3), "crossentropy").state())
+    before = labels.state()
+    for other, theirs in (
+        (linear((2, 3), "mse"), "samples of shape (2, 3) with 3 numbers to learn and loss mse"),
+        (linear((3, 2), "crossentropy"), "samples of shape (3, 2) with 3 classes and loss crossentropy"),
+    ):
+        here = "samples of shape (2, 3) with 3 classes and loss crossentropy"
+        with pytest.raises(WireError, match=re.escape(f"it is of a model for {theirs}; here are {here}")):
+            labels.load_state(other.state())
+        assert labels.state() == before
 
 
 def test_misfits_are_named() -> None:
