@@ -86,7 +86,8 @@ class Batches:
         else:
             self._hold([part])
             x, y = (array[within] for array in self._held[part])
-        seed = (job.seed * 1_000_003 + number * 4099 + shard.position) & 0xFFFFFFFF
+        # By the part, also where all train on shards that are whole: what dropout takes is to be everywhere another.
+        seed = (job.seed * 1_000_003 + number * 4099 + part) & 0xFFFFFFFF
         result = self._trainer.gradient(x, y, out[: self._trainer.size], seed=seed)
         out[-1] = result.loss
         return result.samples

@@ -60,6 +60,18 @@ def test_a_part_of_the_data_gives_the_same() -> None:
     assert loader.loads == 0
 
 
+def test_devices_with_data_of_their_own_drop_something_else_each() -> None:
+    job = new_job(model="mlp", trainer="numpy", batch_size=8)
+    data = dataclasses.replace(dataset(), local=True)  # the same at all, so that nothing else differs
+    found = []
+    for part in (0, 1, 0):
+        trainer = make_trainer(job, data)
+        out = np.empty(trainer.size + 1, np.float32)
+        Batches(job, data, trainer, Loader()).gradient(part, PARTS, 1, out)
+        found.append(out.tolist())
+    assert found[0] == found[2] != found[1]
+
+
 def test_what_was_let_go_is_loaded_again() -> None:
     loader = Loader()
     whole, some = batches_of(loader), batches_of(loader)
