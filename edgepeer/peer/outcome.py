@@ -92,14 +92,15 @@ def flatten(value: FloatArray | Sequence[FloatArray]) -> tuple[FloatVector, Shap
         TypeError: not a float32 or float64 array, or a list of arrays of one of these types.
         ValueError: they are longer than anybody takes; nothing was copied.
     """
-    if isinstance(value, np.floating):
+    if isinstance(value, np.floating):  # what Keras' and TensorFlow's scalars are in NumPy
         value = np.asarray(value)
     if isinstance(value, np.ndarray):
         _check_length((value,))
         if value.dtype in _AS_IS and value.flags.c_contiguous:
             return _plain(value).reshape(-1), Shapes((value.shape,), False)
         return _vector(value), Shapes((value.shape,), False)
-    arrays = list(value) if isinstance(value, Sequence) else []
+    given: list[Any] = list(value) if isinstance(value, Sequence) else []
+    arrays = [np.asarray(array) if isinstance(array, np.floating) else array for array in given]
     if not arrays or not all(isinstance(array, np.ndarray) for array in arrays):
         raise TypeError("allreduce takes an array or a non-empty list of arrays")
     dtypes = {array.dtype for array in arrays}

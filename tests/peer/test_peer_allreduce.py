@@ -56,6 +56,8 @@ def _values(kind: str, rank: int) -> Any:
             return np.asfortranarray(draw((5, 9)).astype(np.float32))
         case "list":
             return [draw((3, 4)).astype(np.float32), np.empty((0, 2), np.float32), draw(5).astype(np.float32)]
+        case "list with a scalar":
+            return [draw((3, 4)).astype(np.float32), np.float32(rng.random())]
         case "tuple of float64":
             return (draw(2), draw((1, 1, 3)))
         case "segments":
@@ -65,7 +67,7 @@ def _values(kind: str, rank: int) -> Any:
 
 KINDS = (
     "float32", "float64", "big-endian", "empty", "one", "scalar", "matrix", "strided", "fortran", "list",
-    "tuple of float64", "segments",
+    "list with a scalar", "tuple of float64", "segments",
 )  # fmt: skip
 
 
