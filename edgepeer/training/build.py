@@ -168,20 +168,14 @@ def _seeded(seed: int) -> Iterator[None]:
     Python's and NumPy's own global generators go on afterwards where they were; and Keras has the settings that it had,
     whatever a function has changed: the next job's model is none of its.
     """
-    from edgepeer.training.keras_setup import load_keras
+    from edgepeer.training.keras_setup import keras_by_itself, load_keras
 
     keras = load_keras()
     before, numpy_before = random.getstate(), np.random.get_state()
-    config = keras.config
-    policy, floats, epsilon = config.dtype_policy(), config.floatx(), config.epsilon()
-    images = config.image_data_format()
     try:
-        keras.utils.set_random_seed(seed)
-        yield
+        with keras_by_itself():
+            keras.utils.set_random_seed(seed)
+            yield
     finally:
         random.setstate(before)
         np.random.set_state(numpy_before)
-        config.set_floatx(floats)
-        config.set_dtype_policy(policy)
-        config.set_epsilon(epsilon)
-        config.set_image_data_format(images)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from edgepeer.errors import ModelError
 
-__all__ = ["load_keras"]
+__all__ = ["keras_by_itself", "load_keras"]
 
 _LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
 _WRAPPED: Final = ("sklearn", "matplotlib")
@@ -50,6 +50,29 @@ def load_keras() -> Any:
     if keras.backend.backend() != "tensorflow":
         raise ModelError(f"trainer keras: Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow")
     return keras
+
+
+@contextmanager
+def keras_by_itself() -> Iterator[None]:
+    """Keras has the settings meanwhile that it has where nobody has changed them; afterwards those that it had.
+
+    What a device's keras.json says, or a program has set, is not on the others: of the same layers they would make a
+    model that has as many parameters, and computes something else.
+    """
+    config = load_keras().config
+    policy, floats, epsilon = config.dtype_policy(), config.floatx(), config.epsilon()
+    images = config.image_data_format()
+    config.set_floatx("float32")
+    config.set_dtype_policy("float32")
+    config.set_epsilon(1e-7)
+    config.set_image_data_format("channels_last")
+    try:
+        yield
+    finally:
+        config.set_floatx(floats)
+        config.set_dtype_policy(policy)
+        config.set_epsilon(epsilon)
+        config.set_image_data_format(images)
 
 
 def _set_threads(tensorflow: Any) -> None:

@@ -27,6 +27,7 @@ from edgepeer.training.build import build_trainer
 from edgepeer.training.checkpoint import write_atomically
 from edgepeer.training.form import CLASSIFYING, Form
 from edgepeer.training.job import Job
+from edgepeer.training.keras_setup import keras_by_itself
 from edgepeer.training.models import DENSE_NETWORKS, keras_model
 from edgepeer.training.naming import parse_function
 from edgepeer.training.npz import read_npz
@@ -142,8 +143,9 @@ def _keras_of(job: Job, trainer: Trainer | None, form: Form, vector: Float32Vect
     """Something that Keras can save."""
     if hasattr(trainer, "save"):
         return trainer
-    model = keras_model(job.model, job.model_config, form)
-    model(np.zeros((1, *form.input_shape), np.float32))  # has it make its variables
+    with keras_by_itself():
+        model = keras_model(job.model, job.model_config, form)
+        model(np.zeros((1, *form.input_shape), np.float32))  # has it make its variables
     start = 0
     for variable in model.trainable_variables:
         end = start + math.prod(variable.shape)

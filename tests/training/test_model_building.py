@@ -202,6 +202,33 @@ def test_a_models_function_changes_keras_for_its_own_model_alone(keras: Any, pac
     assert half > 0.9 > single  # the one is computed in float16, as it wants, and the other isn't
 
 
+def test_what_a_devices_keras_is_set_to_changes_no_model(keras: Any) -> None:
+    """As keras.json may say it, on one device and not on the others: a model with as many parameters would come of it,
+    that computes something else."""
+    images, labels = np.random.default_rng(0).random((4, 8, 8), np.float32), np.arange(4)
+
+    def found() -> tuple[float, list[float], list[float]]:
+        trainer = make_trainer(new_job(model="mlp-plain"), data())
+        out = np.empty(trainer.size, np.float32)
+        return trainer.gradient(images, labels, out, seed=1).loss, out.tolist(), trainer.parameters().tolist()
+
+    config, before = keras.config, found()
+    settings = config.floatx(), config.dtype_policy(), config.epsilon(), config.image_data_format()
+    try:
+        config.set_floatx("float64")
+        config.set_dtype_policy("mixed_bfloat16")
+        config.set_epsilon(1e-2)
+        config.set_image_data_format("channels_first")
+        after = found()
+        assert config.image_data_format() == "channels_first"
+    finally:
+        config.set_floatx(settings[0])
+        config.set_dtype_policy(settings[1])
+        config.set_epsilon(settings[2])
+        config.set_image_data_format(settings[3])
+    assert after == before
+
+
 @pytest.mark.parametrize("function", ["small", "anything", "fixed", "several", "unbuilt", "own"])
 def test_functions_of_a_package(keras: Any, package: str, function: str) -> None:
     assert make_trainer(new_job(model=f"{package}:{function}"), data(), models=[package]).size == 650

@@ -104,6 +104,23 @@ def test_any_keras_model(keras: Any, tmp_path: Path) -> None:
             save(tmp_path / "model.npz", job, trainer)
 
 
+def test_a_saved_model_does_not_take_over_what_the_keras_here_is_set_to(keras: Any, tmp_path: Path) -> None:
+    job = new_job(model="mlp", trainer="numpy")
+    trainer = trained(job, data("crossentropy"))
+    images, floats = keras.config.image_data_format(), keras.config.floatx()
+    try:
+        keras.config.set_image_data_format("channels_first")
+        keras.config.set_floatx("float64")
+        save(tmp_path / "model.keras", job, trainer)
+    finally:
+        keras.config.set_image_data_format(images)
+        keras.config.set_floatx(floats)
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    outputs = np.asarray(keras.ops.softmax(loaded(X, training=False)))
+    np.testing.assert_allclose(outputs, load_npz(save(tmp_path / "model.npz", job, trainer)).predict(X), atol=1e-5)
+    assert {str(variable.dtype) for variable in loaded.trainable_variables} == {"float32"}
+
+
 def test_states_that_are_not_the_jobs(tmp_path: Path) -> None:
     job = new_job(model="linear", trainer="numpy")
     trainer = trained(job, data("mse"))
