@@ -32,6 +32,8 @@ from edgepeer.training.seeded import permutation
 __all__ = ["MAX_CLASSES", "Dataset", "check_alike", "load_dataset"]
 
 MAX_CLASSES: Final = 65_536
+_MOST_DIMENSIONS: Final = 32
+"""With that of the samples: a Form says no more."""
 _DOWNLOAD_TIMEOUT: Final = 5.0  # seconds without a byte
 _MNIST_FILES: Final = {
     "x_train": ("train-images", 3),
@@ -206,7 +208,11 @@ def _mnist_from_keras(data_dir: Path | None) -> dict[str, NDArray[Any]]:
 
 
 def _npz(name: str, path: str, data_dir: Path | None, *, local: bool) -> Dataset:
-    where = Path(path) if data_dir is None else data_dir / path
+    try:
+        given = Path(path).expanduser()  # no shell does it behind a colon
+    except RuntimeError as error:
+        raise DataError(f"dataset {name}: {error}") from error
+    where = given if data_dir is None else data_dir / given
     arrays = read_npz(where, ("x", "y", "x_test", "y_test", "classes"))
     for needed in ("x", "y"):
         if needed not in arrays:
@@ -250,8 +256,11 @@ def _checked(name: str, where: str, arrays: dict[str, NDArray[Any]], *, local: b
 def _samples(where: str, field: str, array: NDArray[Any]) -> NDArray[np.float32]:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: {field} has dtype {array.dtype}; samples must be numbers")
-    if array.ndim < 2 or array.size == 0:
-        raise DataError(f"{where}: {field} has shape {array.shape}; it must be (samples, values...), none of them 0")
+    if not 2 <= array.ndim <= _MOST_DIMENSIONS or array.size == 0:
+        raise DataError(
+            f"{where}: {field} has shape {array.shape}; it must be (samples, values...), {_MOST_DIMENSIONS} lengths at "
+            "most, none of them 0"
+        )
     return _finite(where, field, array)
 
 

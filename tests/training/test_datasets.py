@@ -179,6 +179,16 @@ def test_relative_paths_start_at_the_data_directory_and_local_data_says_so(tmp_p
     assert not load_dataset("mine.npz", data_dir=tmp_path).local
 
 
+def test_a_path_may_start_in_a_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell makes one of what follows a colon."""
+    write_npz(tmp_path / "mine.npz", x=X, y=Y)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_dataset("local:~/mine.npz", data_dir=tmp_path / "elsewhere").local
+    assert not load_dataset("npz:~/mine.npz").local
+    with pytest.raises(DataError, match=r"^dataset npz:~nobody-at-all/x: "):
+        load_dataset("npz:~nobody-at-all/x")
+
+
 @pytest.mark.parametrize(
     ("arrays", "reason"),
     [
@@ -192,6 +202,7 @@ def test_relative_paths_start_at_the_data_directory_and_local_data_says_so(tmp_p
         ({"x": X[:, :0], "y": Y}, r"x has shape \(10, 0, 2\)"),
         ({"x": X[:1], "y": Y[:1]}, "one sample can't be split"),
         ({"x": Y, "y": Y}, r"x has shape \(10,\)"),
+        ({"x": X.reshape(10, 4, *([1] * 31)), "y": Y}, "32 lengths at most"),
         ({"x": X.astype(str), "y": Y}, "samples must be numbers"),
         ({"x": X * 1j, "y": Y}, "samples must be numbers"),
         ({"x": X.astype(object), "y": Y}, "Python objects"),
