@@ -37,6 +37,7 @@ _ABOUT_RULES: Final = """\
 # what is left of jobs that are over, and of the evicted. All of it is a second line of defence: documents are signed,
 # and what somebody else has written counts for nothing.
 """
+_MEND: Final = "let who looks after the fleet write there, and free some space if there is none"
 
 _log = logging.getLogger(__name__)
 
@@ -66,19 +67,28 @@ class Household:
                     keep_granted(directory, granted, key.public_key(), fingerprint(granted.authorities[-1]))
             except OSError as error:
                 raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
-        self.update()
+        if trouble := self._update()[1]:
+            raise TrustError(trouble[0])
 
     def update(self) -> list[Identity]:
-        """Let them know who is out, and have certificates that go on. Returns those that are members still.
+        """Let them know who is out, and have certificates that go on. Returns those that are members still. What can't
+        be read or written the log tells: whoever is evicted meanwhile is out all the same, and the fleet must hear it.
 
         Raises:
-            TrustError: it can't be written.
+            TrustError: the registrar's own file can't be used.
         """
-        found = []
+        found, trouble = self._update()
+        for each in trouble:
+            _log.error("%s", each)
+        return found
+
+    def _update(self) -> tuple[list[Identity], list[str]]:
+        """Besides, what has kept this from being done for one of them, or for a mosquitto."""
+        found, trouble = [], []
         for directory in (self.broker, self.operator):
-            if not is_joined(directory):
-                continue
             try:
+                if not is_joined(directory):
+                    continue
                 self._renew_late(directory)
                 identity = Identity.load(directory)
                 self.agree(identity, identity.evictions.signed)
@@ -88,16 +98,17 @@ class Household:
                 if not identity.evicted:
                     found.append(identity)
             except OSError as error:
-                raise TrustError(f"{directory}: can't write there: {os_reason(error)}") from None
+                trouble.append(f"{directory}: can't read or write there: {os_reason(error)}: {_MEND}")
             except EdgepeerError as error:
                 _log.warning("%s", error)
+        revoked, rules = self._registrar.revocations(), self._rules()
         try:
             if self.broker.is_dir():
-                write_whole(self.revoked, self._registrar.revocations())
-                write_whole(self.broker / _RULES, self._rules())
+                write_whole(self.revoked, revoked)
+                write_whole(self.broker / _RULES, rules)
         except OSError as error:
-            raise TrustError(f"{self.broker}: can't write there: {os_reason(error)}") from None
-        return found
+            trouble.append(f"{self.revoked}: can't be written: {os_reason(error)}: {_MEND}")
+        return found, trouble
 
     def _renew_late(self, directory: Path) -> None:
         """Let a member whose certificate has expired have another, as where this machine was off for long: with the

@@ -367,17 +367,22 @@ class Registrar:
 
     def evict(self, name: str) -> tuple[list[Holder], list[str]]:
         """Let a member be one no more, by its common name, as p7, @bob or viewer:eve. Tokens by which it came in, or
-        that were made for it, let nobody in. Returns whom that was, by certificate, and the tokens.
+        that were made for it, let nobody in. Returns whom that was, by certificate, and the tokens. Of who is out
+        already nothing changes, and it is returned, too: perhaps that was cut short before the fleet was told.
 
         Raises:
             ConfigError: nobody is called so; TrustError: it can't be written.
         """
         with self._database.change() as sql:
-            rows = sql.execute("SELECT serial, role, name, key FROM certificates WHERE out = 0").fetchall()
-            holders = [(Holder(self.fabric, Role(role), peer, serial), key) for serial, role, peer, key in rows]
-            found = [(holder, key) for holder, key in holders if holder.common_name == name]
+            rows = sql.execute("SELECT serial, role, name, key, out FROM certificates").fetchall()
+            called = [
+                (Holder(self.fabric, Role(role), peer, serial), key, out) for serial, role, peer, key, out in rows
+            ]
+            found = [(holder, key) for holder, key, out in called if holder.common_name == name and not out]
             if not found:
-                known = sorted({holder.common_name for holder, _ in holders})
+                if gone := [holder for holder, _, _ in called if holder.common_name == name]:
+                    return gone, []
+                known = sorted({holder.common_name for holder, _, out in called if not out})
                 more = f" and {len(known) - 8} more" if len(known) > 8 else ""
                 raise ConfigError(f"nobody is called {printable(name)}; members are {', '.join(known[:8])}{more}")
             if len(_out(sql)) + len(found) > LONGEST:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import os
@@ -32,6 +33,7 @@ from edgepeer.fabric.rights import patterns
 from edgepeer.settings import settings_of
 from edgepeer.settings.fleets import seconds
 from edgepeer.trust.certificates import make_key
+from edgepeer.trust.directory import is_joined
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
 
@@ -285,6 +287,32 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
 
 
+def test_an_eviction_counts_and_is_told_though_the_brokers_directory_takes_nothing(
+    founded: Run, tmp_path: Path
+) -> None:
+    """It belongs to mosquitto, say. Else the fleet would never hear of it, and who looks would think that it failed."""
+    (tmp_path / "f" / "broker" / "revoked.pem").unlink()
+    (tmp_path / "f" / "broker" / "revoked.pem").mkdir()  # nobody can write that, not even root
+    with contextlib.closing(Registrar.open(tmp_path / "f")) as registrar:
+        registrar.admit(Role.PEER, "p7", make_key().public_key())
+    code, out, err = founded("fleet", "evict", "p7", "--home", "f", "--timeout", "0.2")
+    assert (code, "evicted p7: certificate " in out) == (0, True), err
+    assert re.search("/f/broker/revoked.pem: can't be written: is a directory: let who looks after the fleet", err)
+    assert "not told yet: broker mqtts://127.0.0.1:1: connection refused" in err
+    assert Identity.load(tmp_path / "f" / "operator").evictions.number == 2
+
+
+def test_an_eviction_that_was_cut_short_may_be_said_again(founded: Run, tmp_path: Path) -> None:
+    with contextlib.closing(Registrar.open(tmp_path / "f")) as registrar:
+        registrar.admit(Role.PEER, "p7", make_key().public_key())
+        registrar.evict("p7")  # and then the power failed
+    for _ in range(2):
+        code, out, err = founded("fleet", "evict", "p7", "--home", "f", "--timeout", "0.2")
+        assert (code, "evicted p7: certificate " in out) == (0, True), err
+        assert "not told yet: broker mqtts://127.0.0.1:1: connection refused" in err
+        assert Identity.load(tmp_path / "f" / "operator").evictions.number == 2
+
+
 def test_who_was_let_in_by_a_clock_that_was_ahead_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     right = time.time()
     with monkeypatch.context() as ahead:
@@ -455,6 +483,69 @@ async def test_a_broken_disk_is_told_of_once(
         registrar.close()
     (line,) = [record.getMessage() for record in caplog.records]
     assert "fleet.db: file is not a database" in line
+
+
+async def test_a_directory_that_can_t_be_looked_into_is_not_the_end_of_who_lets_devices_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of what somebody has made there as root, and the service is another user's."""
+    port = free_port()
+    home = tmp_path / "f"
+    founded = Registrar.found(home, "greenhouse", broker=(f"mqtts://127.0.0.1:{port}",), service="127.0.0.1:1")
+    with contextlib.closing(founded) as registrar:
+        household = Household(registrar, home)
+        household.settle("bob")
+        registrar.admit(Role.PEER, "p7", make_key().public_key())
+        ((p7,), _) = registrar.evict("p7")
+        there = Identity.load(home / "broker")
+        told = asyncio.Event()
+        there.on_change(told.set)
+
+        def look(directory: Path) -> bool:
+            if directory == home / "broker":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return is_joined(directory)
+
+        monkeypatch.setattr("edgepeer.enrol.household.is_joined", look)
+        async with EmbeddedBroker(port=port, identity=there):
+            house = asyncio.create_task(serving._keep_house(registrar, household))
+            try:
+                async with asyncio.timeout(30):
+                    await told.wait()
+            finally:
+                house.cancel()
+                await asyncio.gather(house, return_exceptions=True)
+        assert p7.serial in there.evictions.serials
+    assert f"{home}/broker: can't read or write there: permission denied: let who looks after the fleet" in caplog.text
+
+
+async def test_a_mistake_of_ours_is_not_the_end_of_who_lets_devices_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registrar = Registrar.found(tmp_path / "f", "greenhouse", broker=("mqtts://127.0.0.1:1",), service="127.0.0.1:1")
+    household = Household(registrar, tmp_path / "f")
+    times, again, loop = 0, asyncio.Event(), asyncio.get_running_loop()
+
+    def update() -> list[Identity]:
+        nonlocal times
+        times += 1
+        if times > 1:
+            loop.call_soon_threadsafe(again.set)
+        raise RuntimeError("what nobody has thought of")
+
+    monkeypatch.setattr(household, "update", update)
+    monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.0)
+    monkeypatch.setattr(serving, "_HOUR_S", 0.0)
+    house = asyncio.create_task(serving._keep_house(registrar, household))
+    try:
+        async with asyncio.timeout(30):
+            await again.wait()
+    finally:
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        registrar.close()
+    (line,) = caplog.records
+    assert (line.getMessage(), line.exc_info is not None) == ("what nobody has thought of", True)
 
 
 def test_times() -> None:

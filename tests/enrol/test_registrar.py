@@ -211,8 +211,11 @@ def test_eviction(registrar: Registrar, time_at: list[float]) -> None:
     another = "make another with `edgepeer fleet token`"
     assert refusal(registrar, string, key=key) == f"{ousted}: {another}"
     assert refusal(registrar, string) == f"token {string.token.hex()} was closed when {ousted}: {another}"
-    with pytest.raises(ConfigError, match="nobody is called pi; members are "):
-        registrar.evict("pi")
+    with pytest.raises(ConfigError, match="nobody is called pie; members are "):
+        registrar.evict("pie")
+    signed = registrar.evictions
+    again, tokens = registrar.evict("pi")  # whoever was cut short before the fleet was told
+    assert ({holder.serial for holder in again}, tokens, registrar.evictions) == ({serial, renewed}, [], signed)
     assert [each.evicted for each in registrar.members()] == [True]
 
 

@@ -63,10 +63,10 @@ async def _keep_house(registrar: Registrar, household: Household) -> None:
                     _log.warning("not told yet: %s", why_not) if untold else _log.info("the fleet has been told")
                 again_at = loop.time() + (pause if untold else _HOUR_S)
             complaint = ""
-        except EdgepeerError as error:
+        except Exception as error:  # nothing that a file or the network says is the end of who lets devices in
             if str(error) != complaint:  # a disk that is broken is told of once
                 complaint = str(error)
-                _log.error("%s", error)
+                _log.error("%s", error, exc_info=None if isinstance(error, EdgepeerError) else error)
             again_at = loop.time() + _HOUR_S
         await asyncio.sleep(_HOUSEKEEPING_S)
 

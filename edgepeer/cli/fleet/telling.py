@@ -58,8 +58,9 @@ async def _as_operator(
     operated = next((each for each in members if each.holder.role is Role.OPERATOR), None)
     if operated is None:
         return (
-            "the operator of this machine is one no more: edgepeer fleet operator add NAME, then edgepeer join as that "
-            "says, with --dir DIR/operator, DIR being the authority's"
+            "this machine has no operator that can: where a line before this one names its directory, mend that; "
+            "else it was evicted: edgepeer fleet operator add NAME, then edgepeer join as that says, with --dir "
+            "DIR/operator, DIR being the authority's"
         )
     where = operated.where
     try:
