@@ -17,6 +17,7 @@ import msgspec
 
 from edgepeer.errors import ConfigError, PeerError
 from edgepeer.given import open_regular
+from edgepeer.lasting import sync_directory
 from edgepeer.processes import os_reason
 from edgepeer.readable import readable
 
@@ -195,10 +196,12 @@ def _read(path: Path) -> str:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    # A device that loses power here must find the old identity or the new one, never half of one.
+    # A device that loses power here must find the old identity or the new one, never half of one; and after it the new
+    # one: else, without a clock, its next life would have the number of this one.
     fresh = path.with_suffix(".new")
     with fresh.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+    sync_directory(path.parent)

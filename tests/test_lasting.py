@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_layering import FILES, name_of
 
+from edgepeer.ids import Generation, keep_generation
 from edgepeer.lasting import sync_directory
 from edgepeer.training.checkpoint import write_atomically
 from edgepeer.trust.files import make_private_directory, write_whole
@@ -20,10 +21,11 @@ WRITERS: list[Callable[[Path], None]] = [
     lambda there: write_atomically(there / "file", b"content"),
     lambda there: write_whole(there / "file", b"content"),
     lambda there: make_private_directory(there / "directory"),
+    lambda there: keep_generation(there, Generation()),
 ]
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=["alone", "checkpoint", "member", "directory"])
+@pytest.mark.parametrize("write", WRITERS, ids=["alone", "checkpoint", "member", "directory", "identity"])
 def test_that_a_directory_has_no_such_thing_is_no_failure_and_all_else_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
 ) -> None:
