@@ -15,8 +15,10 @@ from typing import Final
 from edgepeer.errors import ConfigError, TrustError
 from edgepeer.processes import os_reason
 
-__all__ = ["Database"]
+__all__ = ["PUT_BACK", "Database", "has_tables"]
 
+PUT_BACK: Final = "if the fleet was here, put its copy back"
+_EMPTY: Final = f"holds no fleet any more: {PUT_BACK}"
 _PATIENCE_S: Final = 5.0
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
@@ -46,6 +48,7 @@ class Database:
             ConfigError: there is none, or others can read it; TrustError: it can't be used.
         """
         self.path: Final = path
+        self._make = make
         self._lock = threading.RLock()
         try:
             if make and not path.exists():
@@ -65,10 +68,37 @@ class Database:
         except OSError as error:
             raise ConfigError(f"{path}: can't open it: {os_reason(error)}") from None
         with self._named():
-            self._sql = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
-            with self.or_closed():
-                self._sql.execute("PRAGMA synchronous = EXTRA")
-                self._sql.execute("PRAGMA trusted_schema = OFF")
+            self._sql, self._seen = self._open()
+
+    def _open(self) -> tuple[sqlite3.Connection, object]:
+        stamp = self._stamp()
+        sql = sqlite3.connect(self.path, timeout=_PATIENCE_S, isolation_level=None, check_same_thread=False)
+        try:
+            sql.execute("PRAGMA synchronous = EXTRA")
+            sql.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:
+            sql.close()
+            raise
+        return sql, stamp
+
+    def _stamp(self) -> object:
+        """What tells whether the file is the one that it was.
+
+        Raises:
+            TrustError: there is none any more. SQLite would make one, in which there is no fleet.
+        """
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise TrustError(f"{self.path}: can't find it any more: {os_reason(error)}; {PUT_BACK}") from None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+    def _look_again(self) -> None:
+        """Somebody else may have written the file, or put another in its place, a copy of before say: of that SQLite
+        takes no notice, and would write what it remembers of the one into the other."""
+        if self._stamp() != self._seen:
+            self._sql.close()
+            self._sql, self._seen = self._open()
 
     def close(self) -> None:
         with self._lock:
@@ -91,8 +121,11 @@ class Database:
             TrustError: it can't be written; nothing has changed.
         """
         with self._lock, self._named():
+            self._look_again()
             self._sql.execute("BEGIN IMMEDIATE")
             try:
+                if not (self._make or has_tables(self._sql)):
+                    raise TrustError(f"{self.path}: {_EMPTY}")
                 for table in _TABLES:
                     self._sql.execute(table)
                 yield self._sql
@@ -101,11 +134,13 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._sql.execute("ROLLBACK")
                 raise
+            self._seen = self._stamp()
 
     @contextlib.contextmanager
     def look(self) -> Iterator[sqlite3.Connection]:
         """Read only, all as of one moment."""
         with self._lock, self._named():
+            self._look_again()
             self._sql.execute("BEGIN")
             try:
                 yield self._sql
@@ -118,4 +153,10 @@ class Database:
         try:
             yield
         except sqlite3.Error as error:
-            raise TrustError(f"{self.path}: {error}; nothing was changed") from None
+            emptied = str(error).startswith("no such table")
+            raise TrustError(f"{self.path}: {_EMPTY if emptied else f'{error}; nothing was changed'}") from None
+
+
+def has_tables(sql: sqlite3.Connection) -> bool:
+    """Whether there has ever been a fleet in it."""
+    return bool(sql.execute("SELECT count(*) FROM sqlite_master WHERE name = 'facts'").fetchone()[0])

@@ -19,7 +19,7 @@ from edgepeer.fabric.rights import patterns
 from edgepeer.processes import os_reason
 from edgepeer.trust.certificates import Authority, certificates_in, check, expired, key_bytes, load_key
 from edgepeer.trust.clock import date
-from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, KEY, is_joined
+from edgepeer.trust.directory import AUTHORITIES, AUTHORITY, CERTIFICATE, EVICTIONS, KEY, is_joined
 from edgepeer.trust.files import alone_in, read_private, write_whole
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import Role
@@ -141,7 +141,13 @@ class Household:
             TrustError: that can't be written.
         """
         self._hear(told)
-        member.evictions.accept(self._registrar.evictions)
+        try:
+            member.evictions.accept(self._registrar.evictions)
+        except TrustError as error:
+            raise TrustError(
+                f"{member.directory}: {error}: the {AUTHORITY} beside it is another fleet's, or of before the "
+                "authority was rotated: put a later copy back"
+            ) from None
 
     def _hear(self, told: bytes) -> None:
         if self._registrar.hear(told):

@@ -20,7 +20,7 @@ from typing import Final, Self
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edgepeer.enrol.database import Database
+from edgepeer.enrol.database import PUT_BACK, Database, has_tables
 from edgepeer.enrol.messages import Granted
 from edgepeer.enrol.strings import TOKEN_BYTES, JoinString
 from edgepeer.errors import ConfigError, TrustError
@@ -42,7 +42,7 @@ from edgepeer.trust.certificates import (
     revocations,
 )
 from edgepeer.trust.clock import believable, certain_time, date, minute
-from edgepeer.trust.directory import AUTHORITY, JOIN_ANEW, Whereabouts
+from edgepeer.trust.directory import AUTHORITY, CERTIFICATE, JOIN_ANEW, Whereabouts
 from edgepeer.trust.evictions import LONGEST, Listed, eviction, sign_list
 from edgepeer.trust.files import make_private_directory
 from edgepeer.trust.names import LONGEST_ID, Holder, Role, is_name
@@ -104,13 +104,11 @@ class Registrar:
         self._database: Final = database
         with database.or_closed():
             with database.look() as sql:
-                try:
-                    facts = _fact(sql, "fleet")
-                except sqlite3.OperationalError:
-                    facts = None
+                facts = _fact(sql, "fleet") if has_tables(sql) else None
             if facts is None:
                 raise ConfigError(
-                    f"{database.path}: holds no fleet: `edgepeer fleet init NAME --broker HOST` makes one"
+                    f"{database.path}: holds no fleet: {PUT_BACK}; else `edgepeer fleet init NAME --broker HOST` makes "
+                    "one"
                 )
             self._facts = msgspec.json.decode(facts, type=_Facts)
 
@@ -141,6 +139,7 @@ class Registrar:
         with database.or_closed(), database.change() as sql:
             there = _fact(sql, "fleet")
             if there is None:
+                _refuse_orphans(home)
                 certain_time()
                 sql.execute("INSERT INTO facts VALUES ('fleet', ?)", (msgspec.json.encode(facts),))
                 _add_authority(sql, fabric)
@@ -529,6 +528,15 @@ class Registrar:
     def newest_authority(self) -> int:
         with self._database.look() as sql:
             return _authorities(sql)[-1][0]
+
+
+def _refuse_orphans(home: Path) -> None:
+    """Members that another authority has let in: whoever joined by a new one would be strange to them."""
+    if orphans := sorted(str(each.parent) for each in home.glob(f"*/{CERTIFICATE}")):
+        raise ConfigError(
+            f"home = {home}: {' and '.join(orphans)} are of a fleet whose authority, {AUTHORITY}, is lost: put the "
+            "copy of that file back; or, for another fleet, which all devices must join anew, remove them"
+        )
 
 
 def _fact(sql: sqlite3.Connection, name: str) -> bytes | None:

@@ -287,6 +287,29 @@ def test_who_is_evicted_while_no_broker_runs_is_out_all_the_same(founded: Run, t
     assert b"BEGIN X509 CRL" in (tmp_path / "f" / "broker" / "revoked.pem").read_bytes()
 
 
+@pytest.mark.parametrize("lost", ["removed", "emptied"])
+def test_no_authority_is_made_beside_members_of_one_that_is_lost(founded: Run, tmp_path: Path, lost: str) -> None:
+    """They would be strangers to all who joined by it, and `init` had said that all is well."""
+    path = tmp_path / "f" / "fleet.db"
+    kept = path.read_bytes()
+    path.unlink() if lost == "removed" else path.write_bytes(b"")
+    code, _, err = founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")
+    assert (code, err.count("\n")) == (2, 1)
+    assert (
+        f"{tmp_path}/f/broker and {tmp_path}/f/operator are of a fleet whose authority, fleet.db, is lost: put" in err
+    )
+    path.write_bytes(kept)
+    assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
+
+
+def test_members_of_another_authority_than_the_one_beside_them_are_named(founded: Run, tmp_path: Path) -> None:
+    assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "g")[0] == 0
+    shutil.copy(tmp_path / "g" / "fleet.db", tmp_path / "f" / "fleet.db")
+    _, _, err = founded("fleet", "evict", "broker:broker", "--home", "f", "--timeout", "0.2")
+    for member in ("broker", "operator"):
+        assert f"{tmp_path}/f/{member}: an eviction list is signed by no authority of this fleet: the fleet.db" in err
+
+
 def test_an_eviction_counts_and_is_told_though_the_brokers_directory_takes_nothing(
     founded: Run, tmp_path: Path
 ) -> None:

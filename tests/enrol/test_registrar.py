@@ -389,8 +389,50 @@ def test_files_that_are_no_fleets(registrar: Registrar, tmp_path: Path, monkeypa
     with pytest.raises(TrustError, match="not a database"):
         Registrar.open(home)
     (home / "fleet.db").write_bytes(b"")
-    with pytest.raises(ConfigError, match="holds no fleet"):
+    with pytest.raises(ConfigError, match="holds no fleet: if the fleet was here, put its copy back; else `edgepeer"):
         Registrar.open(home)
+
+
+@pytest.mark.parametrize("moved", [True, False], ids=["renamed over it", "written into it"])
+def test_a_copy_that_is_put_back_under_an_open_registrar_is_what_counts(
+    registrar: Registrar, tmp_path: Path, moved: bool
+) -> None:
+    """A person does so while `edgepeer fleet serve` runs; SQLite would write what it remembers of the one before."""
+    home = tmp_path / "home"
+    kept = (home / "fleet.db").read_bytes()
+    with contextlib.closing(Registrar.open(home)) as serving:
+        enrol(serving, serving.token(), "p1")
+        if moved:
+            (tmp_path / "copy").write_bytes(kept)
+            (tmp_path / "copy").chmod(0o600)
+            (tmp_path / "copy").replace(home / "fleet.db")
+        else:
+            (home / "fleet.db").write_bytes(kept)
+        assert serving.members() == []
+        enrol(serving, serving.token(), "p2")
+        with contextlib.closing(Registrar.open(home)) as other:
+            assert [each.holder.id for each in other.members()] == ["p2"]
+
+
+def test_a_file_that_is_lost_under_an_open_registrar_is_not_made_anew(registrar: Registrar, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "fleet.db"
+    kept = path.read_bytes()
+    with contextlib.closing(Registrar.open(tmp_path / "home")) as serving:
+        path.write_bytes(b"")
+        for ask in (serving.members, serving.token, serving.revocations, lambda: serving.evict("p1")):
+            with pytest.raises(TrustError, match=r"fleet\.db: holds no fleet any more: if the fleet was here, put its"):
+                ask()
+        assert path.read_bytes() == b""
+        path.unlink()
+        for ask in (serving.members, serving.token):
+            with pytest.raises(
+                TrustError, match=r"fleet\.db: can't find it any more: no such file .* put its copy back"
+            ):
+                ask()
+        assert not path.exists()
+        path.write_bytes(kept)
+        path.chmod(0o600)
+        enrol(serving, serving.token())
 
 
 def test_a_full_disk_leaves_all_as_it_was(registrar: Registrar) -> None:
