@@ -152,6 +152,7 @@ def _progress() -> Iterator[Callable[[float, float, str], None]]:
 
 def explore(settings: ExploreSettings) -> int:
     """Go through all that can become of a small fleet, within bounds."""
+    from edgepeer.coding.scheme import parse_scheme
     from edgepeer.simulation.exploration.search import Bounds
     from edgepeer.simulation.exploration.shared import explore as go_through
     from edgepeer.simulation.exploration.state import Setting
@@ -162,10 +163,19 @@ def explore(settings: ExploreSettings) -> int:
         faults=settings.faults,
         kinds=settings.kinds,
         rounds=settings.rounds,
+        fanout=settings.fanout,
         lanes=settings.lanes,
         run="" if settings.plain else "run",
+        code=settings.code,
+        wait=settings.wait,
     )
-    bounds = Bounds(depth=settings.depth, states=settings.states, any_order=settings.any_order)
+    parse_scheme(settings.code, settings.wait)  # what is wrong with that is said here, once
+    bounds = Bounds(
+        depth=settings.depth,
+        states=settings.states,
+        any_order=settings.any_order,
+        probe_every=settings.probe_every,
+    )
     limit_s, began = settings.seconds or float("inf"), time.monotonic()
     with _progress() as show:
 
@@ -284,6 +294,10 @@ EXPLORE = Verb(
             "edgepeer simulate explore --seconds 600 --jobs 2",
         ),
         ("two peers, all orders of the next 14 steps", "edgepeer simulate explore --peers 2 --any-order --depth 14"),
+        (
+            "coded rounds, beside peers that bring a plain vector",
+            "edgepeer simulate explore --code fractional:s=1 --kinds power,plain --depth 2",
+        ),
     ],
     run=explore,
 )

@@ -52,6 +52,9 @@ class GradientCode(ABC):
         self.loads = tuple(len(order) for order in assignment.orders)
         """How many chunks each worker has."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.workers} workers)"
+
     @property
     def workers(self) -> int:
         return self.assignment.workers

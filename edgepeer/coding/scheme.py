@@ -27,6 +27,9 @@ class CodingScheme:
         self.wait = wait
         self._build = lru_cache(maxsize=_REMEMBERED)(spec.build)
 
+    def __repr__(self) -> str:
+        return f"CodingScheme({self.name!r})"
+
     @property
     def name(self) -> str:
         """The same for the same scheme, whatever it was made of; peers of one run must have one."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from msgspec import Meta
 
 from edgepeer.errors import ConfigError
 from edgepeer.settings.model import VerbSettings
+from edgepeer.training import job
 
 __all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"]
 
-_FaultKind: TypeAlias = Literal[
-    "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout"
-]
+_OtherCall: TypeAlias = Literal["plain", "uncoded", "recode"]
+_FaultKind: TypeAlias = (
+    Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout"] | _OtherCall
+)
+_KINDS: Final = tuple(kind for each in get_args(_FaultKind) for kind in get_args(each))
 
 
 def _says(description: str, **extra: Any) -> Meta:
@@ -74,8 +77,8 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     peers: Annotated[Annotated[int, Meta(ge=2, le=5)], _says("Peers of the fleet.")] = 3
     faults: Annotated[Annotated[int, Meta(ge=0, le=8)], _says("How many faults there are, at most.")] = 2
     kinds: Annotated[
-        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=len(get_args(_FaultKind)))],
-        _says("Which ones.", allowed=f"of {', '.join(get_args(_FaultKind))}, with commas between", metavar="KIND,KIND"),
+        Annotated[tuple[_FaultKind, ...], Meta(min_length=1, max_length=len(_KINDS))],
+        _says("Which ones.", allowed=f"of {', '.join(_KINDS)}, with commas between", metavar="KIND,KIND"),
     ] = ("kill", "isolate", "cut", "freeze")
     depth: Annotated[
         Annotated[int, Meta(ge=0, le=1000)],
@@ -89,10 +92,26 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=4)],
         _says("Into how many ranges vectors are divided, each with a tree of its own."),
     ] = 1
+    fanout: Annotated[Annotated[int, Meta(ge=1, le=4)], _says("Children of a peer in the tree, at most.")] = 2
     plain: Annotated[bool, _says("Explore allreduce calls without a run.")] = False
+    code: Annotated[
+        job.Named,
+        _says(
+            "How rounds are coded, as for train. Faults may then be calls that do not fit, too: plain, uncoded, recode."
+        ),
+    ] = "none"
+    wait: Annotated[job.WaitName, _says("When a coded round may be closed, as for train.")] = "exact"
+    probe_every: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000_000)],
+        _says("From one state in so many it is seen whether the fleet finds together once all is well; 0: from none."),
+    ] = 500
     seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
     states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000
     jobs: Annotated[Annotated[int, Meta(ge=1, le=64)], _says("How many processes.")] = 1
+
+    def __post_init__(self) -> None:
+        if self.code == "none" and (calls := [kind for kind in self.kinds if kind in get_args(_OtherCall)]):
+            raise ConfigError(f"kinds = {','.join(calls)}: only in coded rounds; add a code, such as fractional:s=1")
 
 
 class IsolationSettings(VerbSettings, frozen=True, kw_only=True):

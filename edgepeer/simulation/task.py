@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from edgepeer.coding.encode import padded
-from edgepeer.coding.scheme import parse_scheme
+from edgepeer.coding.scheme import CodingScheme, parse_scheme
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -19,7 +19,7 @@ from edgepeer.simulation.split_app import SplitWork
 from edgepeer.topology.view import View
 from edgepeer.wire.precision import Precision
 
-__all__ = ["OTHER_CALLS", "Task", "Workload", "chunk_vector", "vector_of"]
+__all__ = ["OTHER_CALLS", "Task", "Workload", "another_scheme", "chunk_vector", "vector_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class Task:
         """What a peer contributes to a round instead of what it would."""
         self.scheme = parse_scheme(code, wait)
         """How rounds are coded, if they are: then Workload.compute_s is for a chunk ..."""
-        self.other_scheme = parse_scheme("first" if not code.startswith("first") else "cyclic:s=1")
+        self.other_scheme = another_scheme(code)
         """... and how they are at a peer whose program was given another code."""
         self.split = split
         """What is trained, if it is a network that is divided: then Workload.size says nothing, and its rounds are what
@@ -144,6 +144,13 @@ class Task:
             vectors = [chunk_vector(c, outcome.round, load.size, "<f8", code.blocks) for c in range(code.chunks)]
             sums.append(np.asarray(np.sum(vectors, axis=0)))
         return sums
+
+
+def another_scheme(code: str) -> CodingScheme:
+    """How rounds are coded at a peer whose program was given another code than that one."""
+    scheme = parse_scheme("first" if not code.startswith("first") else "cyclic:s=1")
+    assert scheme is not None
+    return scheme
 
 
 def _longer(vector: FloatVector) -> FloatVector:

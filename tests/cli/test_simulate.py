@@ -117,6 +117,11 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
         (["soak", "--hours", "1", "--seconds", "2"], "seconds = 2: hours say how long already; give one of them"),
         (["explore", "--peers", "6"], "peers = 6 (from --peers): must be an integer from 2 to 5"),
         (["explore", "--kinds", "kill,eat"], "kinds = kill,eat (from --kinds): must be of kill, power, isolate, cut, "),
+        (
+            ["explore", "--kinds", "kill,plain"],
+            "kinds = plain: only in coded rounds; add a code, such as fractional:s=1",
+        ),
+        (["explore", "--wait", "deadline:1"], "wait = deadline:1: only coded rounds can end early; add a code, "),
         (["isolation", "--peers", "7,1"], "peers = 7,1 (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--peers", ","], "peers = , (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--trials", "0"], "trials = 0 (from --trials): must be an integer from 1 to 1000000"),
@@ -256,7 +261,7 @@ def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simu
 
 
 def test_all_kinds_of_faults_can_be_explored(edgepeer_simulate: Run) -> None:
-    code, out, _ = edgepeer_simulate("explore", "--kinds", ",".join(FAULTS), "--depth", "0")
+    code, out, _ = edgepeer_simulate("explore", "--code", "first", "--kinds", ",".join(FAULTS), "--depth", "0")
     assert code == 0, out
 
 

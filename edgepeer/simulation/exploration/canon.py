@@ -10,6 +10,7 @@ structs. So a new field of the protocol is part of the state without a word here
     a dict or a set with keys   | in the order of the keys
     that can be ordered         |
     what is met a second time   | a reference to the first
+    codes, and schemes of these | themselves: there is one of each, and it does not change
     callables                   | nothing: they belong to the machine and stay
 
 Times are told from other numbers by their size: each machine has a clock of its own, which stands at NOW whenever an
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum
 from math import ceil, inf
 from operator import itemgetter
@@ -29,8 +31,11 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
+from edgepeer.coding.code import GradientCode
+from edgepeer.coding.scheme import CodingScheme
 from edgepeer.errors import ProtocolBug
 from edgepeer.protocol.catchup import Catchup
+from edgepeer.protocol.closing import Closing
 from edgepeer.protocol.lane import Lane
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.links import Link
@@ -67,6 +72,7 @@ _LINK_S: Final = 2.0
 _CALLS: Final = 8
 _CALL_PAUSE_S: Final = 0.8
 
+_THEMSELVES: Final = (Enum, CodingScheme, GradientCode)
 _MEASURED: Final = (RoundTrip, RateEstimate)
 """With heartbeats of one fixed length, and silence shorter than any measured patience, nothing depends on these."""
 
@@ -113,6 +119,14 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Contribution, "since"): _always(0.0),
     (Round, "reduced_at"): _always(0.0),
     (Round, "held_at"): _always(0.0),
+    # when something began that goes on for less than anybody has patience
+    (Closing, "closed_at"): lambda of, value, now, inside: now,
+    (Closing, "_heard"): lambda of, value, now, inside: {
+        peer: replace(heard, since=now) for peer, heard in value.items()
+    },
+    (Closing, "_since"): lambda of, value, now, inside: (
+        now if value is not None and of.next_deadline() is None else _ago(HORIZON_S)(of, value, now, inside)
+    ),
     # memory whose content means nothing yet
     (Lane, "spare"): _always(None),
     (Lane, "into"): _always(None),
@@ -283,7 +297,7 @@ class Canon:
             return ("t", *map(self._take, value)) if value else ()
         if kind is dict or kind is OrderedDict:
             return self._dict(value)
-        if isinstance(value, Enum):
+        if isinstance(value, _THEMSELVES):
             return value
         if isinstance(value, msgspec.Struct):
             return self._pool.setdefault(value, value)
@@ -384,7 +398,7 @@ class Canon:
 
 def _is_instance(value: object) -> bool:
     """Whether it is an object of a class with attributes of its own that may change."""
-    if isinstance(value, msgspec.Struct | np.ndarray | Limits | Enum | memoryview | type):
+    if isinstance(value, (msgspec.Struct, np.ndarray, Limits, memoryview, type, *_THEMSELVES)):
         return False
     return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
 

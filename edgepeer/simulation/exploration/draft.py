@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from edgepeer.protocol.succession import CURRENT
+from edgepeer.simulation.exploration.calls import OTHER_CALLS
 from edgepeer.simulation.exploration.checks import Violation, check_sent, ended, look_at
 from edgepeer.simulation.exploration.life import Facts, Op, Step
 from edgepeer.simulation.exploration.state import FAULTS, Action, State, is_cut
@@ -66,6 +67,9 @@ class Draft:
             number = self.tables.sources.index(action)
             if self.held >> number & 1:
                 self.held = 0
+        if kind in ("contribute", "compute", *OTHER_CALLS):
+            self._event(action[1], (kind,))
+            return
         if kind in _LASTING:
             self.active = tuple(sorted((*self.active, action)))
             return
@@ -289,10 +293,7 @@ class Draft:
             self.presences[peer] = -1
             self._tell(self.frames.number(("gone", self.tables.names[peer])))
 
-    # -- applications and time ---------------------------------------------------------------------------------------
-
-    def _contribute(self, peer: int) -> None:
-        self._event(peer, ("contribute",))
+    # -- time ------------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         awake = [peer for peer in range(self.n) if not self.tables.idle(self._was, peer)]

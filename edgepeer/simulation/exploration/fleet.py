@@ -9,7 +9,9 @@ may happen at a time is:
     ("word", b)           | the first thing in the broker's channel to b arrives
     ("connect", a, b)     | b accepts the connection that a has asked for
     ("fail", a, b)        | a's attempt to connect comes to nothing: b is not there, or cut off
-    ("contribute", a)     | a's application brings its vector to the next round
+    ("contribute", a)     | a's application brings its vector to the next round; of a coded one, it begins the call, or
+                          | says in that what is to be said (`calls.py`)
+    ("compute", a)        | it computes a chunk
     ("will", a)           | the broker notices that a is gone, and clears its presence
     ("enter", a)          | a, which the broker took for gone, connects to it again
     ("wait",)             | time passes, for all alike, until somebody does something because of it
@@ -22,8 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import blake2b
 
+from edgepeer.simulation.exploration.calls import OTHER_CALLS
 from edgepeer.simulation.exploration.checks import NOTHING_YET, Violation
 from edgepeer.simulation.exploration.draft import Draft
+from edgepeer.simulation.exploration.life import Facts
 from edgepeer.simulation.exploration.state import FAULTS, Action, Setting, State
 from edgepeer.simulation.exploration.tables import Tables
 from edgepeer.wire.frames import Result
@@ -127,10 +131,16 @@ class Fleet(Tables):
             return state.lives[b] < 0 or self.cut(state, a, b) or self.cut(state, b, a)
         if kind == "contribute":
             facts = self.facts(state, a)
-            return facts is not None and facts.ready and facts.over < state.rounds and not self.idle(state, a)
+            return facts is not None and not self.idle(state, a) and (facts.goes_on or self._may_call(state, facts))
+        if kind == "compute":
+            facts = self.facts(state, a)
+            return facts is not None and facts.computes and not self.idle(state, a)
         if kind == "will":
             return state.lives[a] < 0 and bool(state.sessions >> a & 1)
         return not (state.sessions >> a & 1 or state.lives[a] < 0 or self.cut(state, a, self.n))
+
+    def _may_call(self, state: State, facts: Facts) -> bool:
+        return facts.begins and facts.over < state.rounds
 
     def _answered(self, state: State, a: int, b: int) -> bool:
         """Whether b has accepted a's connection, and a is about to hear of it."""
@@ -186,6 +196,9 @@ class Fleet(Tables):
         if kind == "leave":
             facts = self.facts(state, peers[0])
             return facts is not None and not facts.leaving
+        if kind in OTHER_CALLS:
+            facts = self.facts(state, peers[0])
+            return facts is not None and not self.idle(state, peers[0]) and self._may_call(state, facts)
         return kind != "reset" or bool(state.open[peers[0]] >> peers[1] & 1)
 
     def _all_faults(self) -> Iterator[Action]:

@@ -14,8 +14,8 @@ from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 import msgspec
-import numpy as np
 
+from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ProtocolBug
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
@@ -23,13 +23,15 @@ from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.succession import CURRENT
+from edgepeer.simulation.exploration.calls import OTHER_CALLS, CodedCalls, contribution, is_sum
 from edgepeer.simulation.exploration.canon import BEAT_S, NOW, Canon, Value
+from edgepeer.simulation.task import another_scheme
 from edgepeer.topology.view import Member, View
 from edgepeer.wire.codec import has_document, unwrap, wrap
 from edgepeer.wire.frames import Call, Frame, Knock, Ping, Poll, Propose, Via, Vote
 
 __all__ = [
-    "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table", "contribution",
+    "DROPPED", "LIMITS", "Committed", "Facts", "Frames", "Lives", "Op", "Step", "Table",
 ]  # fmt: skip
 
 LIMITS: Final = Limits(
@@ -102,8 +104,12 @@ class Facts:
     over: int
     holding: bool
     """Whether a result is here that is not decided yet."""
-    ready: bool
+    begins: bool
     """Whether the application may contribute to round `over` + 1."""
+    goes_on: bool
+    """Whether it has something to say in the call that it is in ..."""
+    computes: bool
+    """... or something left to compute."""
     settled: bool
     """Whether it takes its view to be settled."""
     proven: int
@@ -193,18 +199,17 @@ def _timeless(frame: Frame) -> Frame:
     return msgspec.structs.replace(frame, stamp=0.0, lost=0.0) if isinstance(frame, Knock) else frame
 
 
-def contribution(peer: PeerId, number: int, lanes: int) -> ev.FloatVector:
-    """What a peer brings to a round, an element for each lane. From a sum of these it can be read who is in it, and in
-    which round."""
-    return np.array([number * 16.0 ** int(peer[1:])] * lanes, dtype="<f8")
-
-
 class _Life:
     """The machine with its application: what `Canon` takes and puts back."""
 
-    def __init__(self, me: Member, run: str, wait_for: int, fanout: int, lanes: int) -> None:
+    def __init__(self, me: Member, run: str, wait_for: int, fanout: int, lanes: int, coded: tuple[str, str]) -> None:
         self.node = Node(me, fanout=fanout, lanes=lanes, limits=LIMITS, now=NOW)
-        self.run, self.wait_for, self.lanes = run, wait_for, lanes
+        scheme = parse_scheme(*coded)
+        self.run, self.wait_for = run, wait_for
+        self.blocks = scheme.blocks if scheme is not None else 1
+        self.size = lanes * self.blocks
+        """Elements of a vector: each lane has some, and each block."""
+        self.coded = CodedCalls(scheme, another_scheme(coded[0]), self.size) if scheme is not None else None
         self.rounds: dict[int, bytes] = {}
         self.over = 0
         self.owed = 0
@@ -212,11 +217,19 @@ class _Life:
         """Of which run all this is."""
 
     @property
-    def ready(self) -> bool:
+    def begins(self) -> bool:
         rounds, view = self.node.allreduce, self.node.view
         if view is None or view.run != self.run or self.node.parts.membership.leaving:
             return False
         return rounds.committed >= 0 and not rounds.contributed
+
+    @property
+    def goes_on(self) -> bool:
+        return self.coded is not None and self.coded.goes_on(self.node)
+
+    @property
+    def computes(self) -> bool:
+        return self.coded is not None and self.coded.computes(self.node)
 
     @property
     def next_round(self) -> int:
@@ -275,12 +288,23 @@ class Lives:
         run: what the application works on; "": plain allreduce calls.
         wait_for: with how many peers the run begins.
         fanout, lanes: of the tree, and how many there are.
+        coded: the code of its rounds, and when the root may close one; the code "none": they are not.
     """
 
-    def __init__(self, peer: PeerId, frames: Frames, *, run: str, wait_for: int, fanout: int, lanes: int) -> None:
+    def __init__(
+        self,
+        peer: PeerId,
+        frames: Frames,
+        *,
+        run: str,
+        wait_for: int,
+        fanout: int,
+        lanes: int,
+        coded: tuple[str, str] = ("none", "exact"),
+    ) -> None:
         self._peer = peer
         self._frames = frames
-        self._life = _Life(Member(id=peer, incarnation=0), run, wait_for, fanout, lanes)
+        self._life = _Life(Member(id=peer, incarnation=0), run, wait_for, fanout, lanes, coded)
         self._canon = Canon(self._life)
         self._blank = self._canon.take(NOW)
         self._numbers: dict[Value, int] = {}
@@ -295,6 +319,8 @@ class Lives:
         self._canon.put(self._blank)
         node = self._life.node
         node.parts.membership.me = Member(id=self._peer, incarnation=incarnation)
+        if self._life.coded is not None:
+            node.handle(self._life.coded.wanted, NOW)
         if self._life.run:
             node.handle(ev.RunWanted(self._life.run, self._life.wait_for), NOW)
         return self._number(NOW)
@@ -316,7 +342,9 @@ class Lives:
                     rounds=dict(life.rounds),
                     over=life.next_round - 1,
                     holding=node.parts.course.holding,
-                    ready=life.ready,
+                    begins=life.begins,
+                    goes_on=life.goes_on,
+                    computes=life.computes,
                     settled=node.parts.membership.settled,
                     proven=node.parts.place.proven,
                     leaving=node.parts.membership.leaving,
@@ -335,9 +363,10 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("leave",), ("timeout",), ("late",), ("renew", numbers of what,
-        peer), ("beat", connected peers that are there), or ("word", word) of the broker, by number: ("seen", member),
-        ("gone", peer), ("view", view), ("synced",), or ("relayed", frame, payload).
+        ("failed", peer, refused), ("contribute",), ("compute",), one of `OTHER_CALLS`, ("leave",), ("timeout",),
+        ("late",), ("renew", numbers of what, peer), ("beat", connected peers that are there), or ("word", word) of the
+        broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or ("relayed", frame,
+        payload).
         """
         known = self._steps.get((state, event))
         if known is None:
@@ -378,6 +407,7 @@ class Table:
             fx.ViewInstalled: self._on_view,
             fx.Removed: self._on_removed,
             fx.RoundCommitted: self._on_committed,
+            fx.EncodeWanted: self._on_encode,
             fx.RoundAborted: self._on_aborted,
             fx.Behind: self._on_behind,
             fx.ProvideState: self._provide,
@@ -398,8 +428,8 @@ class Table:
         elif kind == "late":
             self._now = NOW + _LATE_S
             self._do(self._node.tick(self._now))
-        elif kind == "contribute":
-            self._contribute()
+        elif kind in ("contribute", "compute", *OTHER_CALLS):
+            self._call(kind)
         elif kind == "renew":
             Numbers.renew(self._node, event[1], event[2])
         else:
@@ -456,6 +486,7 @@ class Table:
     def _forget(self) -> None:
         life = self._life
         life.rounds, life.over, life.owed = {}, 0, 0
+        self._end_call()
 
     def _on_view(self, effect: fx.ViewInstalled) -> None:
         life = self._life
@@ -464,19 +495,35 @@ class Table:
             life.current = effect.view.run
         self.views.append(effect.view)
 
-    def _contribute(self) -> None:
-        self._handle(ev.Contribute(contribution(self._node.id, self._life.next_round, self._life.lanes), 1.0))
+    def _call(self, kind: str) -> None:
+        life, node, number = self._life, self._node, self._life.next_round
+        if life.coded is None:
+            self._handle(ev.Contribute(contribution(node.id, number, life.size), 1.0))
+        elif kind == "compute":
+            life.coded.compute(node, number, self._handle)
+        elif life.goes_on:
+            life.coded.go_on(node, number, self._handle)
+        else:
+            life.coded.begin(kind, node, number, self._handle)
+
+    def _end_call(self) -> None:
+        if self._life.coded is not None:
+            self._life.coded.over()
+
+    def _on_encode(self, effect: fx.EncodeWanted) -> None:
+        assert self._life.coded is not None
+        self._life.coded.ask(effect)
 
     def _over(self, number: int, total: bytes) -> None:
         life = self._life
+        self._end_call()
         if number <= life.over or (life.run and number != life.over + 1):
             raise ProtocolBug(f"round {number} ends after round {life.over}")
         life.over, life.rounds[number] = number, total
 
     def _on_committed(self, effect: fx.RoundCommitted) -> None:
         total = effect.sum.tobytes()
-        plain = sum(contribution(peer, effect.round, self._life.lanes) for peer in effect.contributors)
-        if len(set(effect.contributors)) != len(effect.contributors) or not np.array_equal(effect.sum, plain):
+        if not is_sum(effect, self._life.blocks):
             raise ProtocolBug(f"round {effect.round} is not the sum over {', '.join(effect.contributors)}")
         self._over(effect.round, total)
         self.ends.append(Committed(effect.generation, effect.round, effect.epoch, total, effect.contributors))
@@ -489,19 +536,20 @@ class Table:
             if view is not None:
                 self.ends.append(Committed(view.generation, effect.round, view.stamp, DROPPED, ()))
             life.owed += not effect.mine
-        elif effect.mine and life.owed:
-            life.owed -= 1
+        elif effect.mine:
+            self._end_call()
+            life.owed -= life.owed > 0
 
     def _on_behind(self, effect: fx.Behind) -> None:
         self._life.over, self._life.owed = effect.committed, 0
 
     def _provide(self, effect: fx.ProvideState) -> None:
-        life, size = self._life, 8 * self._life.lanes
+        life, size = self._life, 8 * self._life.size
         state = b"".join(total.ljust(size, b"\0") for total in life.rounds.values()) or _NO_STATE
         self._handle(ev.StateReady(effect.peer, effect.run, life.over, state))
 
     def _load(self, effect: fx.StateReceived) -> None:
-        life, blob, size = self._life, bytes(effect.state), 8 * self._life.lanes
+        life, blob, size = self._life, bytes(effect.state), 8 * self._life.size
         pieces = [blob[at : at + size] for at in range(0, len(blob), size)] if blob != _NO_STATE else []
         if len(pieces) != effect.round:
             raise ProtocolBug(f"a state of {len(pieces)} rounds for round {effect.round}")

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from edgepeer.simulation.exploration.calls import OTHER_CALLS
 from edgepeer.simulation.exploration.checks import History
 
 __all__ = ["FAULTS", "Action", "Setting", "State", "is_cut"]
 
 Action: TypeAlias = tuple[Any, ...]
-FAULTS: Final = ("kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout")
+FAULTS: Final = (
+    "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout", *OTHER_CALLS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +32,10 @@ class Setting:
     """What the applications work on; "": plain allreduce calls."""
     fanout: int = 2
     lanes: int = 1
+    code: str = "none"
+    """How rounds are coded ..."""
+    wait: str = "exact"
+    """... and when the root may close one."""
 
 
 class State(NamedTuple):

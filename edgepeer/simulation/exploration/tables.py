@@ -25,7 +25,15 @@ class Tables:
         self.names = [PeerId(f"p{at}") for at in range(self.n)]
         self.frames = Frames()
         self.lives = [
-            Lives(name, self.frames, run=setting.run, wait_for=self.n, fanout=setting.fanout, lanes=setting.lanes)
+            Lives(
+                name,
+                self.frames,
+                run=setting.run,
+                wait_for=self.n,
+                fanout=setting.fanout,
+                lanes=setting.lanes,
+                coded=(setting.code, setting.wait),
+            )
             for name in self.names
         ]
         self.closed = self.frames.number(("down",))
@@ -40,6 +48,7 @@ class Tables:
             *(("connect", a, b) for a, b in pairs),
             *(("fail", a, b) for a, b in pairs),
             *(("contribute", a) for a in peers),
+            *(("compute", a) for a in reversed(peers)),
         ]
         """Everything that happens of itself, in the usual order."""
         self.waits = lru_cache(maxsize=1 << 16)(self._waits)

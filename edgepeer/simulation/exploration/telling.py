@@ -24,6 +24,8 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "Decide": ("round",),
     "Sync": ("committed",),
     "Abort": ("round", "cause", "over"),
+    "Progress": ("round", "code", "began", "done", "holding"),
+    "Release": ("round", "code", "done", "anew"),
     "Suspect": ("peer",),
     "Measured": ("peer",),
     "Poll": ("candidate", "number", "ballot"),
@@ -85,7 +87,8 @@ def _told(fleet: Fleet, state: State, action: Action) -> str:
     who = [names[peer] for peer in action[1:]]
     words = {
         "connect": "{} connects to {}", "fail": "{} can't connect to {}", "contribute": "{} contributes",
-        "will": "the broker notices that {} is gone", "enter": "{} connects to the broker", "restart": "restart {}",
+        "compute": "{} computes a chunk", "will": "the broker notices that {} is gone",
+        "enter": "{} connects to the broker", "restart": "restart {}",
     }  # fmt: skip
     return words[kind].format(*who) if kind in words else " ".join((kind, *who))
 
@@ -118,6 +121,8 @@ def _frame(frame: Frame, data: bytes) -> str:
         value = getattr(frame, name)
         if isinstance(value, Commit):
             shown.append("decided" if value.final else "commit")
+        elif isinstance(value, bytes):
+            shown.append(f"{name} {value.hex()}")
         elif value is True:
             shown.append(name)
         elif value is not False and value is not None:
