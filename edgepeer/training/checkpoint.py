@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -198,14 +199,30 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def prune_checkpoints(directory: Path, keep: int) -> None:
-    """Delete all but the newest `keep`, and what an interrupted write has left.
+    """Delete all but the newest `keep`, and what an interrupted write has left. Of a job that has diverged the newest
+    from before that stays, too, while the job's are the newest: those after it may be of no use.
 
     Raises:
         OSError: a file can't be deleted.
     """
+    there = list_checkpoints(directory)
+    sound = _newest_sound(there)
     leftover = [directory / name for name in os.listdir(directory) if name.endswith(_UNFINISHED)]
-    for path in (*list_checkpoints(directory)[keep:], *leftover):
-        path.unlink(missing_ok=True)
+    for path in (*there[keep:], *leftover):
+        if path != sound:
+            path.unlink(missing_ok=True)
+
+
+def _newest_sound(there: Sequence[Path]) -> Path | None:
+    """The newest file of the newest one's job in which the loss had always been finite; None: there is none."""
+    job = None
+    for path in there:
+        with contextlib.suppress(OSError, WireError):
+            found = peek_checkpoint(path)
+            job = job or found.job.id
+            if found.job.id == job and not found.diverged:
+                return path
+    return None
 
 
 def write_atomically(path: Path, *parts: bytes | memoryview, mode: int = 0o600) -> None:

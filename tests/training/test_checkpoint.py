@@ -78,6 +78,22 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert write_checkpoint(tmp_path, FIRST).name == "00000013.checkpoint"
 
 
+def test_of_a_job_that_diverges_the_newest_from_before_stays(tmp_path: Path) -> None:
+    def kept() -> list[tuple[str, int]]:
+        prune_checkpoints(tmp_path, 2)
+        return [(found.job.id, found.round) for path in list_checkpoints(tmp_path) for found in [read_checkpoint(path)]]
+
+    for number in range(4):
+        write_checkpoint(tmp_path, replace(FIRST, round=number))
+    for number in range(4, 9):
+        write_checkpoint(tmp_path, replace(FIRST, round=number, diverged=4))
+        kept()
+    assert kept() == [("j1", 8), ("j1", 7), ("j1", 3)]
+    other = new_job(id="j2", rounds=50)
+    write_checkpoint(tmp_path, replace(FIRST, job=other, round=1, diverged=1))  # from its beginning: it has no such
+    assert kept() == [("j2", 1), ("j1", 8)]
+
+
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_checkpoint(tmp_path_factory.mktemp("good"), FIRST).read_bytes()
