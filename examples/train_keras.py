@@ -37,7 +37,7 @@ def train(number: int, peers: int, broker: str, steps: int) -> None:
             batch = shuffle.choice(len(x), 64, replace=False)
             with tf.GradientTape() as tape:
                 loss = loss_of(y[batch], model(x[batch], training=True))
-            gradients = [g.numpy() for g in tape.gradient(loss, model.trainable_variables)]
+            gradients = [tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, model.trainable_variables)]
             # The one line that makes it distributed. The weight is the batch's size: the mean is the union's.
             outcome = peer.allreduce(gradients, weight=len(batch))
             optimizer.apply_gradients(zip(outcome.mean, model.trainable_variables, strict=True))
