@@ -542,6 +542,38 @@ async def test_a_directory_that_can_t_be_looked_into_is_not_the_end_of_who_lets_
     assert f"{home}/broker: can't read or write there: permission denied: let who looks after the fleet" in caplog.text
 
 
+async def test_what_is_not_told_yet_is_told_soon_after_a_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not an hour later, as what is looked at now and then: somebody may have been evicted."""
+    registrar = Registrar.found(tmp_path / "f", "greenhouse", broker=("mqtts://127.0.0.1:1",), service="127.0.0.1:1")
+    household = Household(registrar, tmp_path / "f")
+    times, told = 0, asyncio.Event()
+
+    def update() -> list[Identity]:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise TrustError("fleet.db: database or disk is full")
+        return []
+
+    async def say(*_: object) -> None:
+        told.set()
+
+    monkeypatch.setattr(household, "update", update)
+    monkeypatch.setattr(serving, "bring", say)
+    monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.001)
+    house = asyncio.create_task(serving._keep_house(registrar, household))
+    try:
+        async with asyncio.timeout(30):
+            await told.wait()
+    finally:
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        registrar.close()
+    assert (times, "database or disk is full" in caplog.text) == (2, True)
+
+
 async def test_a_mistake_of_ours_is_not_the_end_of_who_lets_devices_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,7 +67,8 @@ async def _keep_house(registrar: Registrar, household: Household) -> None:
             if str(error) != complaint:  # a disk that is broken is told of once
                 complaint = str(error)
                 _log.error("%s", error, exc_info=None if isinstance(error, EdgepeerError) else error)
-            again_at = loop.time() + _HOUR_S
+            pause = min(2 * pause, _HOUR_S)
+            again_at = loop.time() + (pause if untold else _HOUR_S)
         await asyncio.sleep(_HOUSEKEEPING_S)
 
 
