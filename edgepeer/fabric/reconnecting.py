@@ -91,6 +91,8 @@ class Reconnecting:
         self._useless: dict[BrokerAddress, tuple[float, float]] = {}
         """Brokers that have let us in, and hear nothing: until when they are not looked for, and for how long that
         is."""
+        self._passed_over: list[FabricError] = []
+        """Why those before the one in use, or being tried, don't let us in."""
         self._failure: FabricError | None = None
         self._told: set[str] = set()
         """What was said of this outage."""
@@ -102,7 +104,8 @@ class Reconnecting:
     def stands(self) -> None:
         """The broker tells us what we have subscribed to."""
         if self.count or self.broker != self._brokers[0]:
-            _LOG.info("broker %s: connected%s", self.broker, " again" if self.count else "")
+            why = f", and to none before it: {'; '.join(map(str, self._passed_over))}" if self._passed_over else ""
+            _LOG.info("broker %s: connected%s%s", self.broker, " again" if self.count else "", why)
         self.count += 1
         self._useless.pop(self.broker, None)
         self._failure = None
@@ -153,7 +156,7 @@ class Reconnecting:
         """Be connected to the first broker that lets us in. Returns whether to wait before the next try."""
         failures: list[FabricError] = []
         for broker in self._brokers:
-            before = self.count
+            before, self._passed_over = self.count, [*failures]
             mind_cancellation()
             try:
                 await self._connect(broker)

@@ -88,6 +88,25 @@ async def test_peers_move_to_the_next_broker_and_back(two_gates: tuple[Gate, Gat
     assert {*on_first.events} >= {PresenceSeen(presence("a")), PresenceSeen(presence("b"))}
 
 
+async def test_why_none_of_those_before_it_is_used_is_told(
+    two_gates: tuple[Gate, Gate], invite: Invite, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a fleet whose first broker has an expired certificate, say, is at the second, and nobody knows why."""
+    first, second = two_gates
+    caplog.set_level(logging.INFO, "edgepeer.fabric.reconnecting")
+    await first.shut()
+    guest = await invite(listed(first.address, second.address), "a", look_back=0.1)
+    (line,) = [record.getMessage() for record in caplog.records if ": connected" in record.getMessage()]
+    assert line == (
+        f"broker {second.address}: connected, and to none before it: broker {first.address}: connection refused; is a "
+        "broker running there?"
+    )
+    caplog.clear()
+    await first.open()
+    await guest.until(lambda events: events.count(Synced()) == 2)
+    assert f"broker {first.address}: connected again" in [record.getMessage() for record in caplog.records]
+
+
 async def test_a_peer_that_starts_goes_where_it_can(two_gates: tuple[Gate, Gate], invite: Invite) -> None:
     first, second = two_gates
     await first.shut()
