@@ -89,6 +89,7 @@ LOADED_LATE = {
     "edgepeer.trust.founding",
     "edgepeer.trust.identity",
     "edgepeer.trust.sealing",
+    "edgepeer.trust.shown",
 }
 """Modules that are about one heavy library, and that nobody but each other imports before it is needed."""
 

@@ -73,7 +73,7 @@ async def renew(identity: Identity, host: str, port: int) -> Granted:
     trusted = [*identity.evictions.authorities]
     try:
         context = identity.context(server=False)
-    except OSError as error:  # ssl's are, too: the files have been changed since they were read
+    except OSError as error:  # ssl's are, too: TLS can't be given what this device holds
         raise TrustError(f"fleet = {identity.directory}: can't be used any more: {os_reason(error)}") from None
     named = fingerprint(identity.authority.der)
     answer, _ = await _ask(host, port, context, named, messages.Renew(), trusted)

@@ -12,10 +12,8 @@ import contextlib
 import logging
 import socket
 import ssl
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -30,7 +28,8 @@ from edgepeer.errors import ConfigError, EdgepeerError, TrustError
 from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 from edgepeer.sockets import format_place, listen_reason
-from edgepeer.trust.certificates import make_key, pem, private_pem
+from edgepeer.trust.certificates import make_key, pem
+from edgepeer.trust.shown import show
 
 __all__ = ["EnrolmentService"]
 
@@ -249,11 +248,7 @@ def _context(key: ec.EllipticCurvePrivateKey, certificate: bytes, authorities: t
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     context.load_verify_locations(cadata=pem(authorities).decode())
-    with tempfile.TemporaryDirectory(prefix="edgepeer-") as directory:  # OpenSSL takes it from a file only
-        path = Path(directory) / "service.pem"
-        path.touch(mode=0o600)
-        path.write_bytes(private_pem(key) + pem([certificate]))
-        context.load_cert_chain(path)
+    show(context, key, certificate)
     return context
 
 

@@ -187,7 +187,7 @@ class SecureConnection(Connection):
         identity = self._fleet.identity
         try:
             return Handshake(identity, server=not self._dialled)
-        except OSError as error:  # ssl's are, too: the files have been changed since they were read
+        except OSError as error:  # ssl's are, too: TLS can't be given what this device holds
             raise Refused(f"fleet = {identity.directory}: can't be used any more: {os_reason(error)}") from None
 
     def _answer(self, handshake: Handshake) -> None:

@@ -11,8 +11,9 @@ certificates.py  authorities, certificates and requests for them: made, issued, 
 evictions.py     the list of who is out, and of the authorities that count, as the fleet signs it
 ciphers.py       what is sealed with which cipher, and keys for it
 sealing.py       what one life of a peer seals for one of another, that others carry
+shown.py         a key and its certificate as TLS shows them: what a process holds, not what is on the disk by now
 identity.py      a device's identity: what it signs with, and whom it believes
 founding.py      a fleet that lives as long as its process, for emulations and tests
 
-Only the last six import `cryptography`, and nobody imports them before a fleet is configured.
+Only the last seven import `cryptography`, and nobody imports them before a fleet is configured.
 """

@@ -42,6 +42,7 @@ from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, write_whole
 from edgepeer.trust.later import Later
 from edgepeer.trust.names import Holder
+from edgepeer.trust.shown import show
 
 __all__ = ["Credential", "Identity"]
 
@@ -214,7 +215,7 @@ class Identity:
             context.options |= ssl.OP_NO_TICKET
             if server:
                 context.num_tickets = 0  # nobody resumes: who was evicted in between must not
-            context.load_cert_chain(self.directory / CERTIFICATE, self.directory / KEY)
+            show(context, self._key, self.certificate)
             context.load_verify_locations(cadata=pem(each.der for each in self.evictions.authorities).decode())
             self._contexts[server] = context
         return context

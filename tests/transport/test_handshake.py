@@ -15,7 +15,6 @@ from edgepeer.transport import handshake
 from edgepeer.transport.handshake import Handshake, Met, Refused
 from edgepeer.transport.records import OVERHEAD_BYTES
 from edgepeer.trust import clock
-from edgepeer.trust.certificates import pem
 from edgepeer.trust.directory import CERTIFICATE, KEY
 from edgepeer.trust.names import Holder
 
@@ -146,7 +145,7 @@ def test_who_is_of_another_fabric_of_the_same_authority(fleet: Fleet) -> None:
     moved, p2 = fleet.member("moved"), fleet.member("p2")
     holder = replace(moved.holder, fabric="barn", serial=Holder.serial_after(0, 2e9))
     certificate = fleet.founder.issue(holder, moved.key.public_key())
-    (moved.directory / CERTIFICATE).write_bytes(pem([certificate]))
+    moved.certificate = certificate  # what it shows
     _, found = meet(moved, p2)
     assert "is of peer moved of barn, another fabric than greenhouse" in str(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import logging
 import re
@@ -455,19 +456,41 @@ async def test_who_was_refused_hears_why(fleet: Fleet, caplog: pytest.LogCapture
         assert "\n" not in record.getMessage()
 
 
-async def test_a_device_whose_own_files_are_gone_says_so(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    careless = fleet.member("careless")
-    (careless.directory / KEY).unlink()
+async def test_a_device_is_who_it_was_when_it_started(fleet: Fleet) -> None:
+    """Its files may be lost, or its directory be made another's while it runs, as by `edgepeer join --again`."""
+    for name, spoil in (
+        ("careless", lambda there: [each.unlink() for each in there.iterdir()]),
+        ("given", lambda there: [shutil.copy(each, there) for each in fleet.member("p9").directory.iterdir()]),
+    ):
+        identity = fleet.member(name)
+        spoil(identity.directory)
+        async with listening(fleet) as (listens, address, _):
+            channel = await SecureTransport(identity).dial(address, Ear, timeout=5)
+            await until(lambda listens=listens: bool(listens._fleet.open))
+            assert [each.holder for each in listens._fleet.open] == [identity.holder]
+            channel.abort("seen enough")
+            await until(lambda listens=listens: not listens._fleet.open)
+
+
+async def test_a_device_that_can_show_no_certificate_says_so(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def show(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    blind, p1 = fleet.member("blind"), fleet.member("p1")
+    p1.context(server=False)
     async with listening(fleet) as (_, address, _):
-        with pytest.raises(ConnectionError, match=r"careless: can't be used any more: no such file"):
-            await SecureTransport(careless).dial(address, Ear, timeout=5)
+        monkeypatch.setattr("edgepeer.trust.identity.show", show)
+        with pytest.raises(ConnectionError, match=r"blind: can't be used any more: no space left"):
+            await SecureTransport(blind).dial(address, Ear, timeout=5)
     caplog.clear()
-    transport = SecureTransport(careless)
+    transport = SecureTransport(blind)
     listener = await transport.listen("127.0.0.1:0", Ear)
     with pytest.raises(ConnectionError):
-        await SecureTransport(fleet.member("p1")).dial(listener.address, Ear, timeout=5)
+        await SecureTransport(p1).dial(listener.address, Ear, timeout=5)
     await listener.close()
-    assert "careless: can't be used any more: no such file" in caplog.text
+    assert "blind: can't be used any more: no space left" in caplog.text
 
 
 async def test_a_dial_that_nobody_answers_times_out(fleet: Fleet) -> None:
