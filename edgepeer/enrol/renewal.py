@@ -49,12 +49,13 @@ async def renew_now(identity: Identity) -> None:
         FabricError: the service can't be reached; TrustError: it says no, or the certificate can't be kept.
     """
     host, _, port = identity.where.service.rpartition(":")
-    granted = await renew(identity, host.strip("[]"), int(port))
-    identity.evictions.accept(granted.evictions)
     try:
+        await identity.could_keep_another()
+        granted = await renew(identity, host.strip("[]"), int(port))
+        identity.evictions.accept(granted.evictions)
         await identity.renewed_beside(granted.certificate)
     except OSError as error:
-        raise TrustError(f"{identity.directory}: can't write the new certificate: {os_reason(error)}") from None
+        raise TrustError(f"{identity.directory}: can't write a new certificate there: {os_reason(error)}") from None
 
 
 async def keep_renewed(

@@ -12,7 +12,7 @@ from pathlib import Path
 from edgepeer.errors import ConfigError
 from edgepeer.lasting import sync_directory
 
-__all__ = ["alone_in", "clear_leftovers", "make_private_directory", "read_private", "write_whole"]
+__all__ = ["alone_in", "clear_leftovers", "make_private_directory", "read_private", "try_to_write", "write_whole"]
 
 
 def make_private_directory(path: Path) -> None:
@@ -56,6 +56,24 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
     Raises:
         OSError: it can't be written; nothing has changed.
     """
+    with _fresh(path, data, private=private) as fresh:
+        fresh.replace(path)
+    sync_directory(path.parent)
+
+
+def try_to_write(path: Path, data: bytes) -> None:
+    """See whether `write_whole` could just now; nothing has changed afterwards.
+
+    Raises:
+        OSError: it could not.
+    """
+    with _fresh(path, data, private=True) as fresh:
+        fresh.unlink()
+
+
+@contextlib.contextmanager
+def _fresh(path: Path, data: bytes, *, private: bool) -> Iterator[Path]:
+    """A file beside that one, with that content, which is on the disk. It is gone if what is done with it fails."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -67,12 +85,11 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(path)
+        yield fresh
     except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
-    sync_directory(path.parent)
 
 
 def clear_leftovers(directory: Path) -> None:

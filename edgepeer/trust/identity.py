@@ -39,7 +39,7 @@ from edgepeer.trust.certificates import (
 from edgepeer.trust.clock import date
 from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, JOIN_ANEW, KEY, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
-from edgepeer.trust.files import read_private, write_whole
+from edgepeer.trust.files import read_private, try_to_write, write_whole
 from edgepeer.trust.later import Later
 from edgepeer.trust.names import Holder
 from edgepeer.trust.shown import show
@@ -250,9 +250,25 @@ class Identity:
         self._take(certificate, checked)
         self._tell()
 
-    def _put_there(self, certificate: bytes) -> None:
+    async def could_keep_another(self) -> None:
+        """See whether another certificate could be kept: who can't is not to ask for one, or it would be listed as who
+        has it, and be left out when the authority before is dropped.
+
+        Raises:
+            ConfigError, OSError: as of `renewed`.
+        """
+        await self.later.done(CERTIFICATE, self._try_to_put_there)
+
+    def _try_to_put_there(self) -> None:
+        self._refuse_another()
+        try_to_write(self.directory / CERTIFICATE, pem([self.certificate]))
+
+    def _refuse_another(self) -> None:
         if self._is_another_there():
             raise ConfigError(f"fleet = {self.directory}: {_ANOTHER}")
+
+    def _put_there(self, certificate: bytes) -> None:
+        self._refuse_another()
         write_whole(self.directory / CERTIFICATE, pem([certificate]))
         self._stamp = _stamp(self.directory)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from edgepeer.enrol import client, renewal
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.renewal import due, keep_renewed, renew_now
 from edgepeer.enrol.service import EnrolmentService
-from edgepeer.errors import TrustError
+from edgepeer.errors import ConfigError, TrustError
 from edgepeer.trust import clock
 from edgepeer.trust.files import write_whole
 from edgepeer.trust.identity import Identity
@@ -113,6 +115,31 @@ async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
         await renew_now(p1)
         assert "of before the authority was rotated" in await office.refused("p3", old)
         task.cancel()
+
+
+async def test_who_can_t_keep_a_certificate_asks_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be listed as who has one of the new authority, and nobody be warned before the old one ends."""
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        office.registrar.rotate()
+        p1.evictions.accept(office.registrar.evictions)
+
+        def sync(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        before = {path.name for path in p1.directory.iterdir()}
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", sync)
+            with pytest.raises(
+                TrustError, match=r"fleet: can't write a new certificate there: no space left on device"
+            ):
+                await renew_now(p1)
+        assert {path.name for path in p1.directory.iterdir()} == before
+        with pytest.raises(ConfigError, match=r"no certificate of the new authority yet \(p1\): start them"):
+            office.registrar.finish()
+        await renew_now(p1)
+        assert {path.name for path in p1.directory.iterdir()} == before
+        office.registrar.finish()
 
 
 async def test_the_old_authority_ends_while_somebody_connects(
