@@ -313,17 +313,21 @@ class _Agent:
             self._was_at = ""
 
     async def _note(self, device: Device) -> None:
-        """Note what has become of what this device was at when it stopped, as soon as the worker takes that."""
+        """Note what has become of what this device was at when it stopped."""
         while True:
-            mark = functools.partial(self._checkpoints.mark_over, *await self._to_note.get())
-            while True:
-                try:
-                    marking = asyncio.get_running_loop().run_in_executor(device.worker, mark)
-                except RuntimeError:  # far too much is waiting there
-                    await asyncio.sleep(STUCK_S)
-                else:
-                    break
-            await asyncio.wait([marking])  # not cancelled with this: it is done before the worker ends
+            await self._noted(device, *await self._to_note.get())
+
+    async def _noted(self, device: Device, job: str, how: Ending) -> None:
+        """Note what has become of a job, as soon as the worker takes that and has done what comes before it."""
+        mark = functools.partial(self._checkpoints.mark_over, job, how)
+        while True:
+            try:
+                marking = asyncio.get_running_loop().run_in_executor(device.worker, mark)
+            except RuntimeError:  # far too much is waiting there
+                await asyncio.sleep(STUCK_S)
+            else:
+                break
+        await asyncio.wait([marking])  # not cancelled with this: it is done before the worker ends
 
     def _pass_on(self) -> None:
         """Tell peers that are connected what is known of the fabric's job."""
@@ -370,19 +374,23 @@ class _Agent:
     async def _mark_over(self, device: Device, job: Job, stop: asyncio.Event) -> None:
         """Note that a job is over, once what its code does in the worker has come to an end. Until then this device can
         do no other: the others don't count on it."""
-        mark = functools.partial(self._checkpoints.mark_over, job.id, "withdrawn")
-        marked = asyncio.get_running_loop().run_in_executor(device.worker, mark)
+        marked = asyncio.create_task(self._noted(device, job.id, "withdrawn"))
         stopping = asyncio.create_task(stop.wait())
         either: list[asyncio.Future[Any]] = [marked, stopping]
-        _, waiting = await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
-        if len(waiting) == len(either):
-            text = "job %s is over, but what it computes does not come to an end: aside until it does, or restart me"
-            _log.warning(text, job.id, extra={"fields": {"job": job.id}})
-            self._stand_aside()
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not stop.is_set():
-                self._come_back()
-        stopping.cancel()
+        try:
+            _, waiting = await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
+            if len(waiting) == len(either):
+                text = (
+                    "job %s is over, but what it computes does not come to an end: aside until it does, or restart me"
+                )
+                _log.warning(text, job.id, extra={"fields": {"job": job.id}})
+                self._stand_aside()
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not stop.is_set():
+                    self._come_back()
+        finally:
+            for each in either:
+                each.cancel()
 
     async def _take_part(self, device: Device, job: Job) -> None:
         pacing = Pacing(self._speed, self._peer.id, self._settings.state_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from typing import Any
@@ -12,6 +13,7 @@ from peer_agents import agents, train
 from edgepeer.errors import JobError
 from edgepeer.fabric.broker import EmbeddedBroker
 from edgepeer.peer import agent, job_run
+from edgepeer.peer.worker import Worker
 from edgepeer.training.build import make_trainer
 from edgepeer.training.datasets import Dataset
 from edgepeer.training.job import Job, new_job
@@ -49,3 +51,24 @@ async def test_the_next_job_does_without_a_device_that_is_stuck_in_the_last(
             go_on.set()
         result = await train(broker, new_job(wait_for=3, **fields))
         assert result.rounds == 5
+
+
+async def test_a_device_for_whose_worker_too_much_waits_is_there_for_the_next_job(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after many rounds of a code that did not wait for it."""
+    monkeypatch.setattr(agent, "STUCK_S", 0.01)
+    submit, refused = Worker.submit, list[None]()
+
+    def submit_late(worker: Worker, fn: Any, /, *args: Any) -> Any:
+        if isinstance(fn, functools.partial) and fn.args[1:] == ("withdrawn",) and len(refused) < 3:
+            refused.append(None)
+            raise RuntimeError("too many calls are waiting")
+        return submit(worker, fn, *args)
+
+    monkeypatch.setattr(Worker, "submit", submit_late)
+    fields: dict[str, Any] = {"trainer": "numpy", "model": "linear", "dataset": "digits", "rounds": 5, "wait_for": 1}
+    async with agents(broker, 1):
+        for _ in range(2):
+            assert (await train(broker, new_job(**fields), timeout=30.0)).rounds == 5
+    assert len(refused) == 3
