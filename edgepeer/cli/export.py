@@ -12,6 +12,7 @@ import click
 
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError, JobError, WireError
+from edgepeer.processes import os_reason
 from edgepeer.settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def _good(paths: list[Path]) -> Iterator[Checkpoint]:
             yield read_checkpoint(path)
         except WireError as error:
             print(f"edgepeer: {error}: left out", file=sys.stderr)
+        except OSError as error:  # a disk that begins to fail, or a peer that has written a newer one
+            print(f"edgepeer: {path}: can't be read: {os_reason(error)}: left out", file=sys.stderr)
 
 
 def _kept(job: Job, directories: list[Path]) -> dict[int, list[Checkpoint]]:

@@ -45,8 +45,9 @@ def test_a_model_that_has_diverged_is_exported_with_a_word(
     assert said.err.count("\n") == bool(diverged)
 
 
+@pytest.mark.parametrize("unreadable", [False, True])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unreadable: bool
 ) -> None:
     job = new_job(id="j1", model="linear", trainer="numpy", rounds=9)
     trainer = build_trainer(job, Form(input_shape=(3,), outputs=2, loss="crossentropy"))
@@ -56,7 +57,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
             job=job, round=round_, generation=None, epoch=1, members=("a",), digest=digest, state=trainer.state()
         )
         newest = write_checkpoint(tmp_path, kept)
-    newest.write_bytes(newest.read_bytes()[:-1])
+    if unreadable:  # as a disk that begins to fail has it
+        newest.unlink()
+        newest.mkdir()
+    else:
+        newest.write_bytes(newest.read_bytes()[:-1])
     assert run(ExportSettings(checkpoint=tmp_path, out=(tmp_path / "model.npz"))) == 0
     said = capsys.readouterr()
     assert said.out.endswith("linear of job j1 after round 3 of 9\n")
