@@ -103,7 +103,10 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     wait: Annotated[job.WaitName, _says("When a coded round may be closed, as for train.")] = "exact"
     probe_every: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000_000)],
-        _says("From one state in so many it is seen whether the fleet finds together once all is well; 0: from none."),
+        _says(
+            "From one state in so many, and at the end of each way, it is seen whether the fleet finds together when "
+            "all is well; 0: from none."
+        ),
     ] = 500
     seconds: Annotated[Annotated[float, Meta(gt=0, le=100_000_000)] | None, _says("How long, at most.")] = None
     states: Annotated[Annotated[int, Meta(ge=1, le=1_000_000_000)], _says("How many states, at most.")] = 10_000_000

@@ -134,7 +134,7 @@ def test_two_peers_and_one_surprise() -> None:
         (replace(TRIO, kinds=("power", "isolate", *OTHER_CALLS)), Bounds(depth=1, probe_every=100)),
         (replace(CHAIN, code="cyclic:s=1", kinds=("kill", "leave", *OTHER_CALLS)), Bounds(depth=1, probe_every=100)),
         (replace(TRIO, code="partial:l=2,replication=2", wait="deadline:0.5"), Bounds(depth=1, probe_every=100)),
-        (replace(CHAIN, faults=2, kinds=("recode", "uncoded")), Bounds(depth=2, probe_every=100, states=SOME)),
+        (replace(CHAIN, kinds=("recode",)), Bounds(depth=2)),
         (replace(TRIO, peers=4, fanout=3, kinds=("power", "plain")), Bounds(depth=1, probe_every=100, states=SOME)),
         (replace(TRIO, run="", kinds=("kill", *OTHER_CALLS)), Bounds(depth=1, probe_every=100)),
     ],
@@ -216,6 +216,15 @@ def test_a_release_for_another_code_that_is_not_passed_on_is_found(monkeypatch: 
     course = closed_without_who_wants_another_code
     wrong = broken(course, monkeypatch, Closing, "_on_other_release", on_other_release)
     assert wrong.startswith("the fleet does not find together again: p0 is in view 1 of p0, p1, p2, after round 1; ")
+
+
+@pytest.mark.slow
+def test_a_way_that_ends_before_the_rounds_do_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That nothing is with the rule, in all states: test_nothing_breaks[codes]."""
+    monkeypatch.setattr(Closing, "_on_other_release", lambda self, view, frame: "")
+    find, _ = found(replace(CHAIN, kinds=("recode",)), Bounds(depth=2))
+    assert find is not None
+    assert find.complaint.startswith("the fleet does not find together again: p0 is in view 1 of p0, p1, p2, ")
 
 
 def test_a_round_that_counts_where_one_holder_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

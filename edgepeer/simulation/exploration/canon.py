@@ -70,6 +70,7 @@ _TIMES_FROM: Final = NOW / 2
 _FRESH_S: Final = FRESH_S + BEAT_S
 _LINK_S: Final = 2.0
 _CALLS: Final = 8
+_FAILURES: Final = 2
 _CALL_PAUSE_S: Final = 0.8
 
 _THEMSELVES: Final = (Enum, CodingScheme, GradientCode)
@@ -171,6 +172,8 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Word, "at"): _ago(_FRESH_S),
     (Entry, "call_at"): lambda of, value, now, inside: min(max(value, now), now + 1.0),
     # counts, up to the last of which something depends
+    (Link, "failures"): lambda of, value, now, inside: min(value, _FAILURES),
+    (Link, "unanswered"): lambda of, value, now, inside: min(value, 1),
     (Entry, "calls"): lambda of, value, now, inside: min(value, _CALLS),
     (Entry, "pause_s"): lambda of, value, now, inside: min(value, _CALL_PAUSE_S),
     (Succession, "asked"): lambda of, value, now, inside: min(value, ASKED_BEFORE_ANEW),

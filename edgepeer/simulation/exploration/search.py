@@ -6,7 +6,8 @@ something arrives. All states with no surprise on the way come first, then all w
 break has as few as possible. (Emmi, Qadeer, Rakamarić: Delay-bounded scheduling, POPL 2011.) With `any_order` every
 step is one, and the first that breaks is the shortest.
 
-From some of the states it is seen whether the fleet finds together again once all is well.
+Where the usual way comes to its end, and no fault lasts, it is seen whether the fleet finds together again and goes on
+working; so it does from every state on that way. From some of the others that is seen once all is well.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Bounds:
     any_order: bool = False
     """Whether there is no usual order, and all orders are gone through."""
     probe_every: int = 500
-    """From one state in so many it is seen whether the fleet recovers; 0: from none."""
+    """From one state in so many it is seen whether the fleet recovers, and at the end of each way; 0: from none."""
 
 
 @dataclass(slots=True)
@@ -167,10 +168,9 @@ class Search:
             if before is not None and state.history is not before.history:
                 tally.committed += state.history.ends != before.history.ends
                 tally.views += state.history.views != before.history.views
-            if bounds.probe_every and tally.states % bounds.probe_every == 0:
-                if (complaint := recover(fleet, state)) is not None:
-                    return Find(complaint, self._way(parent), recovering=True)
-                tally.probes += 1
+            due = bounds.probe_every and tally.states % bounds.probe_every == 0
+            if due and (found := self._probe(state, parent)) is not None:
+                return found
             if bounds.any_order:
                 if tally.depth < bounds.depth:
                     self._later += ((state, parent, each) for each in fleet.any_order(state))
@@ -178,10 +178,11 @@ class Search:
             if tally.depth < bounds.depth:
                 self._later += ((state, parent, each) for each in fleet.unusual(state))
             usual = fleet.usual(state)
-            if usual is None:
-                return None
-            waits += usual[0] == "wait"
-            if waits > bounds.waits or tally.states >= bounds.states:
+            waits += usual is not None and usual[0] == "wait"
+            if usual is None or waits > bounds.waits:
+                tally.cut_short += usual is not None
+                return self._probe(state, parent) if bounds.probe_every and not state.active else None
+            if tally.states >= bounds.states:
                 tally.cut_short += 1
                 return None
             tally.transitions += 1
@@ -190,6 +191,12 @@ class Search:
                 state = fleet.after(state, usual)
             except Violation as violation:
                 return Find(str(violation), (*self._way(parent), usual))
+
+    def _probe(self, state: State, parent: int) -> Find | None:
+        """See whether the fleet recovers."""
+        self.tally.probes += 1
+        complaint = recover(self.fleet, state)
+        return Find(complaint, self._way(parent), recovering=True) if complaint is not None else None
 
     def _note(self, parent: int, action: Action) -> int:
         tally = self.tally
@@ -222,12 +229,17 @@ def recover(fleet: Fleet, state: State) -> str | None:
         facts = [fleet.facts(state, peer) for peer in range(fleet.n)]
         newest = max((each.over for each in facts if each is not None), default=0)
         state = state._replace(held=0, rounds=newest + _ROUNDS_MORE)
+        been: set[bytes] = set()
         for _ in range(_RECOVERY_STEPS):
             if _together(fleet, state):
                 return None
             action = fleet.usual(state)
             if action is None:
                 break
+            if action[0] == "wait":
+                if (fingerprint := fleet.fingerprint(state)) in been:
+                    break  # and so on for ever
+                been.add(fingerprint)
             state = fleet.after(state, action)
     except Violation as violation:
         return str(violation)
