@@ -35,7 +35,9 @@ def load_keras() -> Any:
         ModelError: it isn't installed, or Keras was told to use another backend.
     """
     fresh = "tensorflow" not in sys.modules
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    told = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if told not in ("", "tensorflow"):  # before it is imported: that may not even be installed
+        raise _other_backend(told)
     try:
         with _without_build_notes(active=fresh and _LOG_LEVEL not in os.environ), _unwrapped():
             import keras
@@ -47,9 +49,13 @@ def load_keras() -> Any:
         raise ModelError(
             f"trainer keras: needs Keras and TensorFlow: pip install 'edgepeer[tensorflow]' ({error})"
         ) from error
-    if keras.backend.backend() != "tensorflow":
-        raise ModelError(f"trainer keras: Keras runs on {keras.backend.backend()} here; set KERAS_BACKEND=tensorflow")
+    if keras.backend.backend() != "tensorflow":  # a program has imported it before
+        raise _other_backend(keras.backend.backend())
     return keras
+
+
+def _other_backend(name: str) -> ModelError:
+    return ModelError(f"trainer keras: Keras runs on {name} here; set KERAS_BACKEND=tensorflow")
 
 
 @contextmanager

@@ -376,6 +376,12 @@ def test_another_keras_backend_is_refused(keras: Any, monkeypatch: pytest.Monkey
     assert "Keras runs on jax here; set KERAS_BACKEND=tensorflow" in refusal()
 
 
+def test_another_backend_need_not_be_installed_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.setitem(sys.modules, "keras", None)
+    assert "Keras runs on jax here; set KERAS_BACKEND=tensorflow" in refusal()
+
+
 @pytest.mark.slow
 def test_keras_comes_in_silence_and_only_when_asked() -> None:
     program = """
