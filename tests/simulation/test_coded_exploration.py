@@ -136,9 +136,13 @@ def test_two_peers_and_one_surprise() -> None:
         (replace(TRIO, code="partial:l=2,replication=2", wait="deadline:0.5"), Bounds(depth=1, probe_every=100)),
         (replace(CHAIN, kinds=("recode",)), Bounds(depth=2)),
         (replace(TRIO, peers=4, fanout=3, kinds=("power", "plain")), Bounds(depth=1, probe_every=100, states=SOME)),
+        (
+            replace(CHAIN, faults=0, code="cyclic:s=1", wait="deadline:0.5"),
+            Bounds(depth=2),
+        ),  # p2 alone: nothing is whole
         (replace(TRIO, run="", kinds=("kill", *OTHER_CALLS)), Bounds(depth=1, probe_every=100)),
     ],
-    ids=["star", "chain", "blocks", "codes", "four", "plain"],
+    ids=["star", "chain", "blocks", "codes", "four", "nothing", "plain"],
 )
 def test_nothing_breaks(setting: Setting, bounds: Bounds) -> None:
     find, search = found(setting, bounds)

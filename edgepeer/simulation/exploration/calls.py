@@ -63,7 +63,7 @@ def is_sum(outcome: fx.RoundCommitted, blocks: int) -> bool:
     if outcome.error and (blocks > 1 or not float(outcome.error).is_integer()):
         return True
     whole = (at for at in range(outcome.chunks.bit_length()) if outcome.chunks >> at & 1)
-    return np.allclose(outcome.sum, sum(chunk(at, number, size) for at in whole), rtol=1e-9, atol=0)
+    return np.allclose(outcome.sum, sum(chunk(at, number, size) for at in whole), rtol=1e-9, atol=1e-9)
 
 
 class CodedCalls:
