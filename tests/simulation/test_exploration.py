@@ -164,6 +164,13 @@ def test_what_is_late_comes_after_everything_else() -> None:
     assert came.count(first) == 1
 
 
+def test_whoever_has_not_contributed_yet_is_waited_for() -> None:
+    fleet = Fleet(TRIO)
+    state = fleet.after(fleet.after(fleet.formed(), ("contribute", 0)), ("wait",))
+    assert state.channels[1]
+    assert not any(fleet.frames.asked_by(number) for channel in state.channels for number in channel)
+
+
 # -- nothing breaks ------------------------------------------------------------------------------------------------
 
 

@@ -117,10 +117,10 @@ _RULES: Final[dict[tuple[type, str], _Rule]] = {
     (Link, "closed_at"): _always(-inf),
     (Vitals, "_say_at"): _always(inf),
     (Catchup, "_took_s"): _always(0.0),
-    (Contribution, "since"): _always(0.0),
     (Round, "reduced_at"): _always(0.0),
     (Round, "held_at"): _always(0.0),
     # when something began that goes on for less than anybody has patience
+    (Contribution, "since"): lambda of, value, now, inside: now,
     (Closing, "closed_at"): lambda of, value, now, inside: now,
     (Closing, "_heard"): lambda of, value, now, inside: {
         peer: replace(heard, since=now) for peer, heard in value.items()
