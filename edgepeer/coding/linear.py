@@ -26,6 +26,11 @@ _UNIT_ROUNDOFF: Final = float(np.finfo(np.float32).eps) / 2
 _LOST: Final = 0.01
 """Nor is it if rounding may take so much of a chunk's gradient, in float32: of large weights only the difference is
 wanted, and has fewer digits than they have."""
+_LEAST: Final = 0.43
+"""A sum holds so much of one chunk at least, or is none: |A r|^2 chunks, if they are alike. Of coefficients of both signs
+nearly nothing, or nothing but rounding, may be left of what one worker sends; over a weight that is as small, as that of
+chunks of several sizes, its mean would be noise of any size. No round number, which might be met: machines round otherwise,
+and all are to come to the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +60,8 @@ def check_stragglers(workers: int, s: int) -> None:
 
 
 class LinearCode(GradientCode):
-    """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest.
+    """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest;
+    or by none, where A r would be next to nothing.
 
     Args:
         coefficients: A, shape (chunks, workers), zero where a worker does not have a chunk; None: the assignment's own
@@ -78,6 +84,8 @@ class LinearCode(GradientCode):
             return last[1]
         vector = self._solve(there)
         coverage = self.coefficients @ vector
+        if coverage @ coverage < _LEAST:
+            vector, coverage = np.zeros_like(vector), np.zeros_like(coverage)
         wrong, lost = coverage - 1, _UNIT_ROUNDOFF * (np.abs(self.coefficients) @ np.abs(vector))
         if np.max(lost) > _LOST:
             found = Decoding(vector, coverage, float(wrong @ wrong + lost @ lost))

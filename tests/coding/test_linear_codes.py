@@ -144,6 +144,28 @@ def test_decoding_is_the_nearest_and_then_the_shortest(make: type[LinearCode]) -
         assert found.residual == pytest.approx(((coefficients @ oracle - 1) ** 2).sum(), abs=1e-12)
 
 
+@pytest.mark.parametrize("workers", range(3, 9))
+@pytest.mark.parametrize("s", [1, 2, 3])
+def test_no_sum_is_of_next_to_nothing(workers: int, s: int) -> None:
+    """What coefficients of both signs leave of a worker's chunks may be nothing but rounding. A mean over that, of chunks
+    of which one has a sample less than others, would be of any size."""
+    if s >= workers:
+        pytest.skip("not so many stragglers")
+    code = CyclicCode("x", workers, s)
+    samples = np.where(np.arange(workers) % 2, 32.0, 31.0)
+    gradients = np.stack([samples * np.where(np.arange(workers) % 3, 0.9, 1.1), samples], axis=1)
+    for missing in range(workers):
+        for stragglers in combinations(range(workers), missing):
+            done = done_by(code, without(workers, stragglers))
+            total, weight = sum_of(code, gradients, done)
+            if weight:
+                assert 0.5 < total / weight < 1.5
+            else:
+                assert total == 0
+                assert not code.recovery(done).exact
+                assert code.recovery(done).error == code.chunks
+
+
 @pytest.mark.parametrize("code", [CyclicCode("x", 7, 2), RegularCode("x", 8, 3), FractionalCode("x", 7, 2)])
 def test_the_sum_is_what_coverage_says(code: LinearCode) -> None:
     gradients = np.random.default_rng(1).standard_normal((code.chunks, 10))
