@@ -27,10 +27,10 @@ _LOST: Final = 0.01
 """Nor is it if rounding may take so much of a chunk's gradient, in float32: of large weights only the difference is
 wanted, and has fewer digits than they have."""
 _LEAST: Final = 0.43
-"""A sum holds so much of one chunk at least, or is none: |A r|^2 chunks, if they are alike. Of coefficients of both signs
-nearly nothing, or nothing but rounding, may be left of what one worker sends; over a weight that is as small, as that of
-chunks of several sizes, its mean would be noise of any size. No round number, which might be met: machines round otherwise,
-and all are to come to the same."""
+"""A sum holds so much of one chunk at least, or is none: |A r|^2 chunks, if they are alike. Of coefficients of both
+signs nearly nothing, or nothing but rounding, may be left of what one worker sends; over a weight that is as small, as
+that of chunks of several sizes, its mean would be noise of any size. No round number, which might be met: machines
+round otherwise, and all are to come to the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -147,8 +147,8 @@ def test_decoding_is_the_nearest_and_then_the_shortest(make: type[LinearCode]) -
 @pytest.mark.parametrize("workers", range(3, 9))
 @pytest.mark.parametrize("s", [1, 2, 3])
 def test_no_sum_is_of_next_to_nothing(workers: int, s: int) -> None:
-    """What coefficients of both signs leave of a worker's chunks may be nothing but rounding. A mean over that, of chunks
-    of which one has a sample less than others, would be of any size."""
+    """What coefficients of both signs leave of a worker's chunks may be nothing but rounding. A mean over that, of
+    chunks of which one has a sample less than others, would be of any size."""
     if s >= workers:
         pytest.skip("not so many stragglers")
     code = CyclicCode("x", workers, s)
