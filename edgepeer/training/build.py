@@ -105,11 +105,12 @@ def _keras_trainer(
     batch: int,
     room: Callable[[str, ModelSize], None],
 ) -> Trainer:
-    from edgepeer.training.keras_setup import load_keras
+    from edgepeer.training.keras_setup import keras_by_itself, load_keras
     from edgepeer.training.keras_trainer import KerasTrainer
 
     optimizers = load_keras().optimizers
-    optimizer = getattr(optimizers, KERAS_NAMES[named.kind])(job.learning_rate, **named.values)
+    with keras_by_itself():  # its learning rate is of Keras' usual precision
+        optimizer = getattr(optimizers, KERAS_NAMES[named.kind])(job.learning_rate, **named.values)
     name = "model_config" if job.model_config else job.model
     make = partial(keras_model, job.model, job.model_config, form, allowed=models)
     foreign = ":" in job.model and not job.model_config
