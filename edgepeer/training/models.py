@@ -80,7 +80,9 @@ def keras_model(name: str, config: str, form: Form, *, allowed: Collection[str] 
 
 
 _COLOURS: Final = re.compile("\x1b\\[[0-9;]*m")
-_WHERE: Final = ("Exception encountered when calling", "Graph execution error:", "Detected at node ", 'File "')
+_WHERE: Final = re.compile(
+    'in user code:|File "|Exception encountered when calling|Graph execution error:|Detected at node '
+)
 _NODE: Final = re.compile(r"\s*\[\[\{\{node .*")
 
 
@@ -90,11 +92,13 @@ def first_line(error: BaseException) -> str:
         said = str(error)
     except Exception:  # foreign code may do that, too
         said = ""
-    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", _COLOURS.sub("", said)) if text.strip()]
-    while len(paragraphs) > 1 and paragraphs[0].startswith(_WHERE):
+    name = type(error).__name__
+    parts = [" ".join(text.split()) for text in re.split(r"\n\s*\n", _COLOURS.sub("", said)) if text.strip()]
+    paragraphs = [part.removeprefix(f"{name}: ") for part in parts]
+    while len(paragraphs) > 1 and _WHERE.match(paragraphs[0]):
         del paragraphs[0]  # Keras and TensorFlow say where first, and then what
     text = _NODE.sub("", paragraphs[0]) if paragraphs else ""
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    return f"{name}: {text[:200]}" if text else name
 
 
 def _dense(keras: Any, network: DenseNetwork, form: Form) -> Any:

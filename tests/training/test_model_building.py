@@ -287,6 +287,16 @@ def test_functions_that_do_not_work_out(keras: Any, package: str) -> None:
             "a/GatherV2}}]] [Op:__inference__gradient_graph_200]",
             "ValueError: indices[0,0] = 12 is not in [0, 5)",
         ),
+        (
+            'in user code:\n\n    File "m.py", line 8, in call\n        return len(x)\n\n    ValueError: Exception '
+            "encountered when calling L.call().\n    \n    \x1b[1mno length\x1b[0m\n    \n    Arguments received by "
+            "L.call():\n      * x=...\n",
+            "ValueError: no length",
+        ),
+        (
+            'in user code:\n\n    File "m.py", line 8, in call\n        return len(x)\n\n    ValueError: no length\n',
+            "ValueError: no length",
+        ),
         ("Exception encountered when calling a thing", "ValueError: Exception encountered when calling a thing"),
         ("x" * 900, f"ValueError: {'x' * 200}"),
     ],
