@@ -2,7 +2,7 @@
 
 Somebody may have made the device's directory another identity's meanwhile, or lost the file: a process that went by
 that would show a certificate of somebody else than it says to be, and fall out of its fleet. OpenSSL takes both from a
-file only: so they are put into one that is in memory, and has no name.
+file only: so they are put into one that is in memory, and has no name; or that is gone at once, where there is no such.
 """
 
 from __future__ import annotations
@@ -23,23 +23,13 @@ def show(context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey, certificate: 
     """Let whoever uses that context show this certificate, which is for that key."""
     data = private_pem(key) + pem([certificate])
     try:
-        handle = os.memfd_create("edgepeer")  # no child inherits it
-    except (AttributeError, OSError):  # not Linux, or a kernel that is kept from it
-        _show_file(context, data)
-        return
-    with open(handle, "wb") as file:
-        file.write(data)
-        file.flush()
-        name = f"/proc/self/fd/{handle}"
-        if os.path.exists(name):
-            context.load_cert_chain(name)
-        else:
-            _show_file(context, data)
-
-
-def _show_file(context: ssl.SSLContext, data: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="edgepeer-") as directory:
-        path = Path(directory) / "shown.pem"
-        path.touch(mode=0o600)
-        path.write_bytes(data)
-        context.load_cert_chain(path)
+        with open(os.memfd_create("edgepeer"), "wb") as file:  # no child inherits it
+            file.write(data)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    except (AttributeError, OSError):  # not Linux, or it lets nobody have such a file, or open it by its number
+        with tempfile.TemporaryDirectory(prefix="edgepeer-") as directory:
+            path = Path(directory) / "shown.pem"
+            path.touch(mode=0o600)
+            path.write_bytes(data)
+            context.load_cert_chain(path)

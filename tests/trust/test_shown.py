@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from fleets import Fleet
 
-from edgepeer.trust import shown
 from edgepeer.trust.directory import FILES
 
 
@@ -30,9 +29,9 @@ def no_such_call(*_: object) -> int:
         lambda patch: None,
         lambda patch: patch.setattr(os, "memfd_create", no_such_call),
         lambda patch: patch.delattr(os, "memfd_create"),
-        lambda patch: patch.setattr(shown.os.path, "exists", lambda _: False),
+        lambda patch: patch.setattr(os, "memfd_create", lambda _: os.open(os.devnull, os.O_WRONLY)),
     ],
-    ids=["memory", "a kernel that is kept from it", "no Linux", "no /proc"],
+    ids=["memory", "a kernel that is kept from it", "no Linux", "it can't be opened by its number"],
 )
 def test_a_certificate_is_shown_without_the_files(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], None]
