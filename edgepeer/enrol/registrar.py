@@ -534,8 +534,8 @@ def _refuse_orphans(home: Path) -> None:
     """Members that another authority has let in: whoever joined by a new one would be strange to them."""
     if orphans := sorted(str(each.parent) for each in home.glob(f"*/{CERTIFICATE}")):
         raise ConfigError(
-            f"home = {home}: {' and '.join(orphans)} are of a fleet whose authority, {AUTHORITY}, is lost: put the "
-            "copy of that file back; or, for another fleet, which all devices must join anew, remove them"
+            f"home = {home}: {' and '.join(orphans)} are of a fleet whose authority, {AUTHORITY}, is not there: put "
+            "the copy of that file back; or, for another fleet, which all devices must join anew, say another --home"
         )
 
 

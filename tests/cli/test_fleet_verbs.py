@@ -296,7 +296,7 @@ def test_no_authority_is_made_beside_members_of_one_that_is_lost(founded: Run, t
     code, _, err = founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")
     assert (code, err.count("\n")) == (2, 1)
     assert (
-        f"{tmp_path}/f/broker and {tmp_path}/f/operator are of a fleet whose authority, fleet.db, is lost: put" in err
+        f"{tmp_path}/f/broker and {tmp_path}/f/operator are of a fleet whose authority, fleet.db, is not there: " in err
     )
     path.write_bytes(kept)
     assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
