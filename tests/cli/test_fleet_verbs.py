@@ -574,6 +574,43 @@ async def test_what_is_not_told_yet_is_told_soon_after_a_disk_was_full(
     assert (times, "database or disk is full" in caplog.text) == (2, True)
 
 
+async def test_what_is_not_told_yet_is_told_soon_after_the_authority_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a person puts its copy back: to look for it costs nothing, so it is no reason to wait longer."""
+    registrar = Registrar.found(tmp_path / "f", "greenhouse", broker=("mqtts://127.0.0.1:1",), service="127.0.0.1:1")
+    household, path = Household(registrar, tmp_path / "f"), tmp_path / "f" / "fleet.db"
+    looks, told, told_again = 0, asyncio.Event(), asyncio.Event()
+
+    def look() -> bytes:
+        nonlocal looks
+        looks += told.is_set()
+        if 0 < looks <= 25:
+            raise TrustError(f"{path}: can't find it any more")
+        return b"a list"
+
+    async def say(*_: object) -> str | None:
+        if told.is_set():
+            told_again.set()
+            return None
+        told.set()
+        return "connection refused"
+
+    monkeypatch.setattr(Registrar, "evictions", property(lambda _: look()))
+    monkeypatch.setattr(household, "update", list[Identity])
+    monkeypatch.setattr(serving, "bring", say)
+    monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.001)
+    house = asyncio.create_task(serving._keep_house(registrar, household))
+    try:
+        async with asyncio.timeout(30):
+            await told_again.wait()
+    finally:
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        registrar.close()
+    assert looks > 25
+
+
 async def test_a_mistake_of_ours_is_not_the_end_of_who_lets_devices_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,20 +55,21 @@ async def _keep_house(registrar: Registrar, household: Household) -> None:
             if signed != seen or loop.time() >= again_at:
                 # At first, too, for the fleet may know more: an older copy that was put back renews who is out.
                 untold, seen = untold or signed != seen, signed
+                pause = min(2 * pause, _HOUR_S)  # if this fails
+                again_at = loop.time() + (pause if untold else _HOUR_S)
                 members = await asyncio.to_thread(household.update)
-                why_not, told = await bring(household, members, _HOUSEKEEPING_S), untold
-                if told:
+                why_not = await bring(household, members, _HOUSEKEEPING_S)
+                if untold:
                     untold = why_not is not None
-                    pause = min(2 * pause, _HOUR_S) if untold else _HOUSEKEEPING_S
                     _log.warning("not told yet: %s", why_not) if untold else _log.info("the fleet has been told")
+                if not untold:
+                    pause = _HOUSEKEEPING_S
                 again_at = loop.time() + (pause if untold else _HOUR_S)
             complaint = ""
         except Exception as error:  # nothing that a file or the network says is the end of who lets devices in
             if str(error) != complaint:  # a disk that is broken is told of once
                 complaint = str(error)
                 _log.error("%s", error, exc_info=None if isinstance(error, EdgepeerError) else error)
-            pause = min(2 * pause, _HOUR_S)
-            again_at = loop.time() + (pause if untold else _HOUR_S)
         await asyncio.sleep(_HOUSEKEEPING_S)
 
 
