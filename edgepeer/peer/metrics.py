@@ -123,6 +123,10 @@ class Metrics:
         """Tell also of this peer, which has started."""
         self._peer, self._checkpoints = peer, checkpoints
 
+    def begun(self) -> None:
+        """Another job is taken up: what was last told is of the one before it, and not of this."""
+        self._last, self._loss, self._evaluation = None, math.nan, None
+
     def committed(self, outcome: Outcome, compute_s: float) -> None:
         """A round has ended well."""
         if self._rounds is None:
@@ -139,10 +143,11 @@ class Metrics:
         ):
             self._seconds.labels(phase).observe(seconds)
 
-    def learned(self, loss: float, evaluation: Evaluation | None) -> None:
-        """How good the model is: at every round, and where it was evaluated."""
+    def learned(self, loss: float, evaluation: Evaluation | None, *, leads: bool) -> None:
+        """How good the model is: at every round, and where it was evaluated; by whoever `leads`, and once another does
+        that, what this peer has found before is not how it is any more."""
         self._loss = loss
-        if evaluation is not None:
+        if evaluation is not None or not leads:
             self._evaluation = evaluation
 
     def split(self, job: str, numbers: Mapping[str, int]) -> None:
@@ -167,6 +172,12 @@ class Metrics:
         if self._rounds is not None:
             self._rounds.labels("aborted").inc()
 
+    def _round(self, peer: Peer) -> int:
+        # In a view without a job rounds are counted, too, from 1 on: of nothing that anybody has asked for.
+        if peer.view is not None and peer.view.run:
+            return max(peer.committed, 0)
+        return self._last.round if self._last is not None else 0
+
     def collect(self) -> Iterator[Any]:
         """What is read only when it is asked for; called by the registry, on the event loop's thread."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -179,7 +190,7 @@ class Metrics:
         yield info
         view, last, traffic = peer.view, self._last, peer.traffic
         gauges = {
-            "round": ("The last round that is over at this peer.", max(peer.committed, 0)),
+            "round": ("The last round of a job that is over at this peer.", self._round(peer)),
             "contributors": ("How many were counted in the last round.", len(last.contributors) if last else 0),
             "chunks_covered": ("How many chunks the last sum holds whole, if coded.", len(last.chunks) if last else 0),
             "gradient_error": (

@@ -42,6 +42,7 @@ class RoundReporter:
         self._job = job
         self._round_log = round_log
         self._metrics = metrics
+        metrics.begun()
         self._before = dataclasses.replace(peer.traffic)
         self._records: list[RoundRecord] = []
         self._bytes = 0
@@ -102,7 +103,7 @@ class RoundReporter:
         )
         self._round_log.add(record, job=self._job.id, peer=self._peer.id, coordinator=coordinator, made=made)
         self._metrics.committed(outcome, compute_seconds)
-        self._metrics.learned(loss, evaluation)
+        self._metrics.learned(loss, evaluation, leads=coordinator)
         if chunks and not outcome.exact and coordinator:
             missing = sorted(set(range(chunks)) - {*outcome.chunks})
             fields = {"job": self._job.id, "round": record.round, "missing": missing, "error": record.error}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from peer_agents import agents, train
 from peer_fleet import DEADLINE_S
 
@@ -29,6 +31,7 @@ from edgepeer.protocol.links import LinkState
 from edgepeer.settings import PeerSettings
 from edgepeer.topology.view import Member, View
 from edgepeer.training.job import new_job
+from edgepeer.training.trainer import Evaluation
 from edgepeer.transport.base import Traffic
 
 prometheus = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
@@ -155,6 +158,41 @@ async def test_a_scrape_says_how_the_peer_is(metrics: Metrics) -> None:
     assert {name: seen[name] for name in expected} == expected
     assert seen["process_resident_memory_bytes"] > 1e7
     assert not [name for name in seen if "_created" in name]
+
+
+async def test_of_the_last_round_of_a_job_it_says_the_number_also_between_jobs(metrics: Metrics) -> None:
+    """A view without a job counts rounds, too, as nobody has asked for."""
+    peer = a_peer(LINKS)
+    metrics.watch(peer, Checkpoints(None, every=0, keep=1))
+    peer.committed = 2
+    assert (await scrape(metrics.url))["edgepeer_round"] == 0
+    metrics.begun()
+    peer.view, peer.committed = replace(peer.view, run="job"), 5
+    assert (await scrape(metrics.url))["edgepeer_round"] == 5  # by a neighbour's state
+    metrics.committed(outcome(), 0.004)
+    for view, committed in ((peer.view, 7), (peer.view, 8), (replace(peer.view, run=""), 2), (None, 2)):
+        peer.view, peer.committed = view, committed
+        assert (await scrape(metrics.url))["edgepeer_round"] == max(committed, 7)
+
+
+async def test_how_good_a_model_is_does_not_outlast_who_leads_nor_the_job(metrics: Metrics) -> None:
+    metrics.watch(a_peer(LINKS), Checkpoints(None, every=0, keep=1))
+    metrics.committed(outcome(), 0.004)
+    metrics.learned(0.5, Evaluation(0.25, accuracy=0.75), leads=True)
+    metrics.learned(0.4, None, leads=True)
+    seen = await scrape(metrics.url)
+    assert (seen["edgepeer_loss"], seen["edgepeer_test{of=accuracy}"]) == (0.4, 0.75)
+    metrics.learned(0.3, None, leads=False)  # what another finds now is not known here
+    seen = await scrape(metrics.url)
+    assert seen["edgepeer_loss"] == 0.3
+    assert not [name for name in seen if name.startswith("edgepeer_test")]
+    metrics.learned(0.2, Evaluation(0.25, accuracy=0.75), leads=True)
+    metrics.begun()
+    seen = await scrape(metrics.url)
+    assert math.isnan(seen["edgepeer_loss"])
+    assert seen["edgepeer_contributors"] == 0
+    assert not [name for name in seen if name.startswith("edgepeer_test")]
+    assert seen["edgepeer_rounds_total{outcome=exact}"] == 1
 
 
 async def test_labels_do_not_grow_with_the_fleet(metrics: Metrics) -> None:
