@@ -22,6 +22,7 @@ from edgepeer.training.build import make_trainer
 from edgepeer.training.code_choice import choose_scheme
 from edgepeer.training.datasets import Dataset, check_alike, load_dataset
 from edgepeer.training.job import Job
+from edgepeer.training.naming import parse_dataset
 from edgepeer.training.precision_choice import check_precision
 from edgepeer.training.state import name_of_state, pack_run_state, parameter_digest, read_data, unpack_run_state
 from edgepeer.training.trainer import Evaluation, Float32Vector, Trainer
@@ -67,9 +68,29 @@ class JobRun(Run):
             trainer = make_trainer(Job(**fields), data, models=settings.models, memory=memory)
             return trainer, data.without_training(), Batches(job, data, trainer, load)
 
-        trainer, self._test, batches = await self._state.in_worker(build)
-        self._trainer = trainer
+        trainer, test, batches = await self._state.in_worker(build)
+        self._trainer, self._test = trainer, test
+        self._say_whose_data(dataset, local=test.local)
         self._computing = Computing(self._peer, job, batches, trainer.size, self._worker, self._pacing, self._scheme)
+
+    def _say_whose_data(self, used: str, *, local: bool) -> None:
+        """This device's setting wins over the job's, which may count on what it says: then that is said, once a job."""
+        named = parse_dataset(self._job.dataset)
+        if named is None or (named.kind == "local") == local:
+            return
+        if local:
+            text = (
+                "job %s: dataset %s is shared out over the peers, but this device was started with --dataset %s, and "
+                "trains on that: nobody trains on the part that falls to this device. If that is not meant, start it "
+                "without --dataset, or begin the job with --dataset local:PATH"
+            )
+        else:
+            text = (
+                "job %s: of dataset %s each device trains on its own, but this one was started with --dataset %s, and "
+                "shares that out: it trains only on the part that falls to it. If that is not meant, start it with "
+                "--dataset local:PATH"
+            )
+        _log.warning(text, self._job.id, self._job.dataset, used, extra={"fields": {"job": self._job.id}})
 
     # -- the state of the run --------------------------------------------------------------------------------
 

@@ -53,6 +53,30 @@ async def test_each_device_may_have_its_own(broker: EmbeddedBroker, tmp_path: Pa
     assert result.identical
 
 
+@pytest.mark.parametrize(
+    ("jobs", "own", "said"),
+    [
+        ("npz:data.npz", "local:data.npz", "--dataset local:data.npz, and trains on that: nobody trains on the part"),
+        ("local:data.npz", "npz:data.npz", "--dataset npz:data.npz, and shares that out: it trains only on the part"),
+        ("npz:data.npz", "data.npz", ""),
+        ("local:data.npz", "local:./data.npz", ""),
+    ],
+)
+async def test_a_device_with_data_of_its_own_where_the_job_shares_out_says_what_that_means(
+    jobs: str, own: str, said: str, broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = written(tmp_path / "good", X, Y)
+    job = new_job(id="j1", trainer="numpy", dataset=jobs, batch_size=10, rounds=10, wait_for=2)
+    async with agents(broker, 1, data_dir=good), agents(broker, 1, data_dir=good, peer_id="odd", dataset=own):
+        result = await train(broker, job)
+    assert set(result.done) == {"p0", "odd"}
+    warned = [record.getMessage() for record in caplog.records if "--dataset" in record.getMessage()]
+    assert len(warned) == bool(said)
+    if said:
+        assert warned[0].startswith(f"job j1: {'' if jobs[0] == 'n' else 'of '}dataset {jobs} ")
+        assert said in warned[0]
+
+
 async def test_a_split_network_whose_nodes_have_other_data(broker: EmbeddedBroker, tmp_path: Path) -> None:
     good, bad = written(tmp_path / "good", X, Y), written(tmp_path / "bad", *UNLIKE["one number"])
     job = new_job(dataset="npz:data.npz", split="none:m=1,n=2", batch_size=10, rounds=5, wait_for=2)
