@@ -155,6 +155,13 @@ class KerasTrainer:
         except Exception as error:
             raise ModelError(f"model {self._name}: Keras can't save it: {first_line(error)}") from error
 
+    def save_weights(self, path: Path) -> None:
+        """Write the weights to a .weights.h5 file, for `load_weights`. Raises ModelError if Keras can't."""
+        try:
+            self._model.save_weights(path)
+        except Exception as error:
+            raise ModelError(f"model {self._name}: Keras can't save its weights: {first_line(error)}") from error
+
     def state(self, *, data: str = "") -> bytes:
         """All variables of model and optimizer, with step counter, learning rate and random states."""
         arrays = {name: _as_carried(variable.numpy()) for name, variable in self._all_variables().items()}

@@ -130,7 +130,7 @@ def save_model(
             return at < 0
         fresh = path.with_name(f".{path.stem}.unfinished.keras")  # Keras goes by the suffix
         try:
-            _keras_of(job, trainer, form, vector).save(fresh)
+            _save_keras(fresh, path, job, _keras_of(job, trainer, form, vector), form)
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
@@ -152,6 +152,28 @@ def _keras_of(job: Job, trainer: Trainer | None, form: Form, vector: Float32Vect
         variable.assign(vector[start:end].reshape(variable.shape))
         start = end
     return model
+
+
+def _save_keras(fresh: Path, path: Path, job: Job, model: Any, form: Form) -> None:
+    """Write a .keras file. Of a class that Keras has no description of, the training is not to be lost: its weights
+    need none, and are written beside `path`; the error says where, and how to use them."""
+    try:
+        model.save(fresh)
+    except ModelError as error:
+        beside = path.with_name(f"{path.stem}-{job.id}.weights.h5")
+        unfinished = path.with_name(f".{path.stem}.unfinished.weights.h5")
+        try:
+            model.save_weights(unfinished)
+            unfinished.replace(beside)
+        except (ModelError, OSError):
+            raise error from None  # it was the disk, say
+        finally:
+            unfinished.unlink(missing_ok=True)
+        samples = (1, *form.input_shape)
+        raise ModelError(
+            f"{str(error).rstrip('.')}. Its weights are in {beside}: make the model with {job.model_name}, as the "
+            f"devices do, call it once, as in model(numpy.zeros({samples})), then model.load_weights({str(beside)!r})"
+        ) from error
 
 
 def _layers(vector: Float32Vector, widths: Sequence[int]) -> list[_Layer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,57 @@ def test_any_keras_model(keras: Any, tmp_path: Path) -> None:
         assert float(np.mean(outputs.argmax(axis=1) == dataset.y_test)) == expected
         with pytest.raises(ModelError, match=r"only mlp, mlp-plain, linear fit into \.npz"):
             save(tmp_path / "model.npz", job, trainer)
+
+
+OWN_CLASS = """
+import keras
+
+class Net(keras.Model):  # of a layer that it is given: Keras can't tell how it was made
+    def __init__(self, last):
+        super().__init__()
+        self.flat, self.last = keras.layers.Flatten(), last
+
+    def call(self, x):
+        return self.last(self.flat(x))
+
+def make(input_shape, classes):
+    return Net(keras.layers.Dense(classes))
+"""
+
+
+def test_a_class_that_keras_can_not_describe_leaves_its_weights(
+    keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_class.py").write_text(OWN_CLASS)
+    monkeypatch.syspath_prepend(tmp_path)
+    job, dataset = new_job(id="j1", model="own_class:make", trainer="keras"), data("crossentropy")
+    trainer = make_trainer(job, dataset, models=["own_class"])
+    state, digest = trainer.state(), parameter_digest(trainer.parameters())
+    with pytest.raises(
+        ModelError, match=r"own_class:make: Keras can't save it: .*`get_config\(\)`\. Its weights"
+    ) as raised:
+        save_model(tmp_path / "model.keras", job, state, digest=digest, models=["own_class"])
+    weights = tmp_path / "model-j1.weights.h5"
+    told = f"Its weights are in {weights}: make the model with own_class:make, as the devices do, call it once, as in"
+    assert told in str(raised.value)
+    assert f"model(numpy.zeros((1, 4, 3))), then model.load_weights('{weights}')" in str(raised.value)
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"own_class.py", weights.name}
+
+    model = importlib.import_module("own_class").make((4, 3), 3)
+    model(np.zeros((1, 4, 3)))
+    model.load_weights(str(weights))
+    found = np.concatenate([np.asarray(variable).reshape(-1) for variable in model.trainable_variables])
+    np.testing.assert_array_equal(found, trainer.parameters())
+
+    weights.unlink()
+    monkeypatch.setattr(keras.Model, "save_weights", no_space)  # then there is no word of weights
+    with pytest.raises(ModelError, match=r"get_config\(\)`\.$"):
+        save_model(tmp_path / "model.keras", job, state, digest=digest, models=["own_class"])
+    assert not list(tmp_path.glob("*.h5")) + list(tmp_path.glob(".*"))
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_saved_model_does_not_take_over_what_the_keras_here_is_set_to(keras: Any, tmp_path: Path) -> None:
