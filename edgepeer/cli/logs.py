@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,6 +24,20 @@ def setup_logging(level: str, *, as_json: bool) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("edgepeer").setLevel(level.upper())
     logging.captureWarnings(True)
+    if as_json:  # what ends a process, or a thread, is what machines are to read most of all
+        sys.excepthook = _log_uncaught
+        threading.excepthook = _log_uncaught_in_thread
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    what = f"ended by what it did not expect: {kind.__name__}"
+    logging.getLogger("edgepeer").critical("%s", what, exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread is not None else "a thread"
+        logging.getLogger("edgepeer").critical("%s ended by what it did not expect", name, exc_info=args.exc_value)
 
 
 class _StandardError(logging.Handler):
@@ -47,8 +63,12 @@ class _Json(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage().encode(errors="backslashreplace").decode(),  # of a path that is no text
+            "message": _text(record.getMessage()),
         }
         if record.exc_info is not None:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = _text(self.formatException(record.exc_info))
         return msgspec.json.encode(fields).decode()
+
+
+def _text(said: str) -> str:
+    return said.encode(errors="backslashreplace").decode()  # of a path that is no text

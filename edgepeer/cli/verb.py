@@ -9,6 +9,7 @@ started; 130 ended by Ctrl-C.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from edgepeer.printable import one_line
 from edgepeer.settings import Setting, VerbSettings, load_settings, settings_of, variable
 
 __all__ = ["FAILED", "INTERRUPTED", "MISUSED", "Verb"]
+
+_log = logging.getLogger(__name__)
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -76,18 +79,20 @@ class Verb(Generic[_S]):
     def execute(self, flags: dict[str, object], *, config: Path | None = None, words: Collection[str] = ()) -> int:
         """Load the settings, run the verb, say in one line what went wrong; returns the exit code. `words`: which of
         the flags were given without one."""
+        as_json = False
         try:
             settings = load_settings(self.kind, flags=flags, config=config, words=words)
-            setup_logging(settings.log_level, as_json=settings.log_json)
+            as_json = settings.log_json
+            setup_logging(settings.log_level, as_json=as_json)
             return self.run(settings)
         except _TOLD as error:
-            return _complain(error)
+            return _complain(error, as_json=as_json)
         except BaseExceptionGroup as group:
             # A task group wraps what its tasks raise; the first of ours says what happened.
             ours, others = group.split(_TOLD)
             if ours is None or others is not None:
                 raise
-            return _complain(first_error(ours))
+            return _complain(first_error(ours), as_json=as_json)
         except KeyboardInterrupt:
             return INTERRUPTED
 
@@ -120,8 +125,12 @@ def _option(name: str, setting: Setting) -> click.Option:
     )
 
 
-def _complain(error: BaseException) -> int:
+def _complain(error: BaseException, *, as_json: bool) -> int:
     text = " ".join(hidden(str(error)).split())
     line = f"out of memory: {text}".rstrip(": ") if isinstance(error, MemoryError) else text or type(error).__name__
-    print(f"edgepeer: {one_line(line)}", file=sys.stderr)
-    return MISUSED if isinstance(error, ConfigError) else FAILED
+    status = MISUSED if isinstance(error, ConfigError) else FAILED
+    if as_json:
+        _log.error("%s", one_line(line), extra={"fields": {"exit_code": status}})
+    else:
+        print(f"edgepeer: {one_line(line)}", file=sys.stderr)
+    return status
