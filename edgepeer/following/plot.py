@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,7 +18,7 @@ from edgepeer.following.result import Quality
 if TYPE_CHECKING:
     from edgepeer.following.result import JobResult
 
-__all__ = ["faults_png", "plot_png"]
+__all__ = ["faults_png", "plot_png", "with_gaps"]
 
 _BLUE, _GREEN, _ORANGE, _GREY, _RED = "#2f6db5", "#2e8b57", "#d9822b", "#6b7280", "#c0392b"
 _FAULTS = (_ORANGE, "#8e44ad", _GREEN, _RED, "#16a2b8", "#b7950b")
@@ -28,18 +30,17 @@ def plot_png(result: JobResult) -> bytes:
     loss, quality, time = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 2.4))
     job = result.job
     figure.suptitle(
-        f"{job.model_name} on {job.dataset}: {len(result.reports)} peers, "
+        f"{job.model_name} on {job.dataset}: {_peers(result)}, "
         f"{job.rounds} rounds, {job.trainer}, {job.optimizer} {job.learning_rate:g}",
         fontsize=13,
         fontweight="bold",
         parse_math=False,  # a path may hold a dollar sign
     )
-    rounds = [record.round for record in result.records]
     for axes in (loss, quality, time):
         _mark_views(axes, result)
-    _loss(loss, result, rounds)
+    _loss(loss, result)
     _quality(quality, result)
-    _time(time, result, rounds)
+    _time(time, result)
     for axes in (loss, quality, time):
         _plain(axes)
         axes.set_xlim(0, 1.01 * job.rounds)
@@ -58,7 +59,7 @@ def faults_png(result: JobResult) -> bytes:
     marks, time = figure.subplots(2, 1, sharex=True, height_ratios=(lines, 4.2))
     job, last = result.job, result.job.rounds
     figure.suptitle(
-        f"Time per round under faults: {len(result.reports)} peers, {job.rounds} rounds",
+        f"Time per round under faults: {_peers(result)}, {job.rounds} rounds",
         fontsize=13,
         fontweight="bold",
     )
@@ -122,9 +123,32 @@ def _plain(axes: Any) -> None:
     axes.tick_params(colors=_GREY)
 
 
-def _loss(axes: Any, result: JobResult, rounds: list[int]) -> None:
+def with_gaps(points: Sequence[tuple[int, float]], result: JobResult) -> list[tuple[float, float]]:
+    """What to draw a line through: with a break wherever a round between two points was not reported. A straight line
+    there would say what nobody knows. (Of very long runs records were left out on purpose: there it would be dust.)"""
+    found: list[tuple[float, float]] = []
+    rounds = [] if result.thinned else [record.round for record in result.records]
+    for at, (number, value) in enumerate(points):
+        if at and rounds:
+            before = points[at - 1][0]
+            if bisect_right(rounds, number - 1) - bisect_right(rounds, before) < number - 1 - before:
+                found.append((number - 0.5, math.nan))
+        found.append((number, value))
+    return found
+
+
+def _draw(axes: Any, points: Sequence[tuple[int, float]], result: JobResult, **look: Any) -> None:
+    axes.plot(*zip(*(with_gaps(points, result) or [(math.nan, math.nan)]), strict=True), **look)
+
+
+def _peers(result: JobResult) -> str:
+    count = len(result.reports)
+    return f"{count} peer{'s' * (count != 1)}"
+
+
+def _loss(axes: Any, result: JobResult) -> None:
     values = [record.loss for record in result.records]
-    axes.plot(rounds, values, color=_BLUE, linewidth=1.6)
+    _draw(axes, [(record.round, record.loss) for record in result.records], result, color=_BLUE, linewidth=1.6)
     finite = [value for value in values if 0 < value < float("inf")]
     if finite and max(finite) > 20 * min(finite):
         _logarithmic(axes)
@@ -141,9 +165,10 @@ def _quality(axes: Any, result: JobResult) -> None:
     if name == "accuracy":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     if not points:
-        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_GREY)
+        what = "not finite" if found else "not measured"
+        axes.text(0.5, 0.5, what, transform=axes.transAxes, ha="center", color=_GREY)
         return
-    axes.plot(*zip(*points, strict=True), color=_GREEN, linewidth=1.6, marker="o", markersize=3.5)
+    _draw(axes, points, result, color=_GREEN, linewidth=1.6, marker="o", markersize=3.5)
     last_round, last = points[-1]
     if name == "accuracy":
         axes.set_ylim(max(0.0, min(value for _, value in points) - 0.05), 1.02)
@@ -158,11 +183,12 @@ def _quality(axes: Any, result: JobResult) -> None:
     )
 
 
-def _time(axes: Any, result: JobResult, rounds: list[int]) -> None:
+def _time(axes: Any, result: JobResult) -> None:
     whole = [1e3 * record.seconds for record in result.records]
     sums = [1e3 * record.allreduce_seconds for record in result.records]
-    axes.plot(rounds, whole, color=_ORANGE, linewidth=1.0, label="whole round")
-    axes.plot(rounds, sums, color=_GREY, linewidth=1.0, label="allreduce")
+    rounds = [record.round for record in result.records]
+    _draw(axes, list(zip(rounds, whole, strict=True)), result, color=_ORANGE, linewidth=1.0, label="whole round")
+    _draw(axes, list(zip(rounds, sums, strict=True)), result, color=_GREY, linewidth=1.0, label="allreduce")
     inexact = [record for record in result.records if not record.exact]
     if inexact:
         axes.plot(

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import errno
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -160,6 +161,22 @@ def test_reports_of_odd_runs(tmp_path: Path, told: Told) -> None:
     )
     write_report(tmp_path, progress.result())
     assert json.loads((tmp_path / "report.json").read_text())["view_epochs"] == 2
+
+
+def test_no_line_goes_over_rounds_that_nobody_reported(told: Told) -> None:
+    from edgepeer.following.plot import with_gaps
+
+    progress = told.running()
+    progress.see_telemetry(told.telemetry(*(told.record(number) for number in (1, 2, 3, 6, 7, 9))))
+    progress.see_report(told.report("ash"))
+    result = progress.result()
+    drawn = with_gaps([(record.round, 0.5) for record in result.records], result)
+    assert [at for at, value in drawn if math.isnan(value)] == [5.5, 8.5]
+    assert [at for at, value in drawn if value == 0.5] == [1, 2, 3, 6, 7, 9]
+    assert [at for at, value in with_gaps([(1, 0.9), (3, 0.9), (7, 0.9)], result) if math.isnan(value)] == [6.5]
+    assert with_gaps([], result) == []
+    thinned = dataclasses.replace(result, thinned=4)  # a long run, of which not all is kept
+    assert not [value for _, value in with_gaps([(1, 0.9), (6, 0.9)], thinned) if math.isnan(value)]
 
 
 def test_a_name_with_a_dollar_sign_is_no_formula(tmp_path: Path, running: JobProgress, finish: Finish) -> None:
