@@ -208,7 +208,7 @@ class KerasTrainer:
             return True
         if type(last) is self._keras.layers.Dense and activation is activations.linear:
             return False  # unlike a linear Activation: that may be there to cast probabilities
-        if self._last_operation() == ("Softmax" if softmax else "Sigmoid"):
+        if self._ends_in("Softmax" if softmax else "Sigmoid"):
             return True
         samples = uniform(16 * math.prod(self._input_shape), 1.0 if softmax else 1e4, "probe")
         pairs = samples.reshape(8, 2, *self._input_shape)  # no more at once than elsewhere
@@ -231,13 +231,13 @@ class KerasTrainer:
             found = model = outputs[0]._keras_history.operation
         return found
 
-    def _last_operation(self) -> str:
-        """What TensorFlow computes last, but for what only casts or arranges it."""
+    def _ends_in(self, operation: str) -> bool:
+        """Whether TensorFlow computes that last, but for what only casts or arranges it; a softmax of whole rows."""
         samples = self._tf.TensorSpec((2, *self._input_shape), "float32")
-        output = self._tf.function(self._outputs_graph).get_concrete_function(samples).outputs[0]
-        while output.op.type in _ARRANGING:
-            output = output.op.inputs[0]
-        return str(output.op.type)
+        end = found = self._tf.function(self._outputs_graph).get_concrete_function(samples).outputs[0]
+        while found.op.type in _ARRANGING:
+            found = found.op.inputs[0]
+        return found.op.type == operation and (operation != "Softmax" or found.shape[-1:] == end.shape[-1:])
 
     def _check_variables(self) -> None:
         if not self._variables:

@@ -163,11 +163,14 @@ def test_the_end_of_a_model_is_recognised(keras: Any) -> None:
         lambda: keras.Sequential([dense(keras), layers.Activation("softmax")]): False,
         lambda: Own(layers.Softmax()): False,
         lambda: Own(layers.Activation("relu")): True,
+        lambda: keras.Sequential([dense(keras), layers.Softmax(), layers.Reshape((3, 1)), layers.Flatten()]): False,
     }
     for make, logits in makers.items():
         trainer = KerasTrainer(make(), keras.optimizers.SGD(0.1), input_shape=INPUTS)
         assert trainer._from_logits == logits
         assert trainer.outputs == 3
+    halves = [layers.Flatten(), layers.Dense(6), layers.Reshape((2, 3)), layers.Softmax(), layers.Flatten()]
+    assert KerasTrainer(keras.Sequential(halves), keras.optimizers.SGD(0.1), input_shape=INPUTS)._from_logits
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
