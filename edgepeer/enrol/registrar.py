@@ -366,31 +366,31 @@ class Registrar:
 
     def evict(self, name: str) -> tuple[list[Holder], list[str]]:
         """Let a member be one no more, by its common name, as p7, @bob or viewer:eve. Tokens by which it came in, or
-        that were made for it, let nobody in. Returns whom that was, by certificate, and the tokens. Of who is out
-        already nothing changes, and it is returned, too: perhaps that was cut short before the fleet was told.
+        that were made for it, let nobody in. Returns whom that was, by certificate, and the tokens. Who is out already
+        stays so, and is returned, too: perhaps that was cut short before the fleet was told.
 
         Raises:
             ConfigError: nobody is called so; TrustError: it can't be written.
         """
         with self._database.change() as sql:
             rows = sql.execute("SELECT serial, role, name, key, out FROM certificates").fetchall()
-            called = [
+            holders = [
                 (Holder(self.fabric, Role(role), peer, serial), key, out) for serial, role, peer, key, out in rows
             ]
-            found = [(holder, key) for holder, key, out in called if holder.common_name == name and not out]
-            if not found:
-                if gone := [holder for holder, _, _ in called if holder.common_name == name]:
-                    return gone, []
-                known = sorted({holder.common_name for holder, _, out in called if not out})
+            called = [(holder, key, out) for holder, key, out in holders if holder.common_name == name]
+            if not called:
+                known = sorted({holder.common_name for holder, _, out in holders if not out})
                 more = f" and {len(known) - 8} more" if len(known) > 8 else ""
                 raise ConfigError(f"nobody is called {printable(name)}; members are {', '.join(known[:8])}{more}")
+            found = [holder for holder, _, out in called if not out]
             if len(_out(sql)) + len(found) > LONGEST:
                 raise TrustError(f"more than {LONGEST} certificates are out: rotate the authority instead")
             spent: list[str] = []
             now = int(believable() or 0)
-            for holder, key in found:
+            for holder in found:
                 sql.execute("UPDATE certificates SET out = 1 WHERE serial = ?", (holder.serial,))
                 sql.execute("INSERT OR REPLACE INTO evictions VALUES (?, ?)", (holder.serial, now))
+            for holder, key, _ in called:
                 its_own = (
                     "SELECT id FROM tokens WHERE (id IN (SELECT token FROM joined WHERE key = ?) "
                     "OR (role = ? AND name = ?)) AND uses > (SELECT count(*) FROM joined WHERE token = tokens.id)"
@@ -398,8 +398,9 @@ class Registrar:
                 for (token,) in sql.execute(its_own, (key, holder.role, holder.id)).fetchall():
                     _close(sql, token)
                     spent.append(token.hex())
-            _sign(sql, self.fabric)
-        return [holder for holder, _ in found], spent
+            if found:
+                _sign(sql, self.fabric)
+        return found or [holder for holder, _, _ in called], spent
 
     def hear(self, signed: bytes) -> bool:
         """Whether a list that the fleet has says more than this registrar knows, whose file may be an older copy that

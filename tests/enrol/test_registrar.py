@@ -216,6 +216,9 @@ def test_eviction(registrar: Registrar, time_at: list[float]) -> None:
     signed = registrar.evictions
     again, tokens = registrar.evict("pi")  # whoever was cut short before the fleet was told
     assert ({holder.serial for holder in again}, tokens, registrar.evictions) == ({serial, renewed}, [], signed)
+    back = registrar.token(name="pi")
+    assert (registrar.evict("pi")[1], registrar.evictions) == ([back.token.hex()], signed)
+    assert refusal(registrar, back) == f"token {back.token.hex()} was taken back: {another}"
     assert [each.evicted for each in registrar.members()] == [True]
 
 
