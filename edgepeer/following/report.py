@@ -74,6 +74,7 @@ def report_fields(result: JobResult) -> dict[str, Any]:
     if result.rmse is not None:
         found["rmse"] = result.rmse
     return {
+        "job": result.job.id,
         "peers": len(result.reports),
         "rounds": result.rounds,
         "trainer": result.job.trainer,

@@ -27,8 +27,8 @@ def check_report(
     """report.json has exactly the form that is promised, and numbers that can be true. Nothing was broken."""
     report: dict[str, Any] = json.loads((directory / "report.json").read_text())
     assert list(report) == [
-        "peers", "rounds", "trainer", "dataset", "broker", "code", "wait", "precision", "computed", "final", "diverged",
-        "round_seconds", "allreduce_seconds", "bytes_sent_per_peer", "parameter_digests", "view_epochs",
+        "job", "peers", "rounds", "trainer", "dataset", "broker", "code", "wait", "precision", "computed", "final",
+        "diverged", "round_seconds", "allreduce_seconds", "bytes_sent_per_peer", "parameter_digests", "view_epochs",
         "generations", "rounds_detail", "faults",
     ]  # fmt: skip
     told = {name: report[name] for name in ("peers", "rounds", "trainer", "dataset", "broker")}

@@ -36,6 +36,7 @@ def test_report(tmp_path: Path, running: JobProgress, told: Told, finish: Finish
     report = json.loads((directory / "report.json").read_text())
     detail = report.pop("rounds_detail")
     assert report == {
+        "job": "j1",
         "peers": 3,
         "rounds": 10,
         "trainer": "numpy",
