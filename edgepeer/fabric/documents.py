@@ -132,7 +132,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool
     """Whether every member of the view contributed; of a coded round, whether the sum is exact."""
     loss: float
-    """Mean training loss; not finite when the training diverged."""
+    """Mean training loss; not finite when the training diverged. Of a round of no samples it is that of one before."""
     accuracy: _Share | None = None
     """On held-out data, in the rounds that were evaluated."""
     paths: Annotated[tuple[_Path, ...], msgspec.Meta(max_length=_MAX_CONTRIBUTORS)] = ()

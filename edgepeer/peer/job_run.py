@@ -47,6 +47,8 @@ class JobRun(Run):
         """The round of the newest checkpoint that is here of this run; 0: there is none."""
         self._evaluation: Evaluation | None = None
         """Of the parameters that are here, if they have been measured: that may take long, and is done once."""
+        self._loss = 0.0
+        """Mean training loss of the last round here that samples counted in."""
 
     # -- before the first round ----------------------------------------------------------------------------
 
@@ -169,7 +171,8 @@ class JobRun(Run):
                 raise JobError(f"round {outcome.round} came out where round {number} was due")
             mean = outcome.mean
             assert isinstance(mean, np.ndarray)
-            loss = float(mean[-1])
+            if outcome.weight:
+                self._loss = float(mean[-1])
             ended_in = self._ended_in(outcome.generation, view)
             try:
                 evaluation = await self._apply(mean, number, ended_in)
@@ -185,7 +188,7 @@ class JobRun(Run):
                 chunks=computing.chunks_in(view),
                 seconds=now - ended,
                 compute_seconds=computing.seconds,
-                loss=loss,
+                loss=self._loss,
                 evaluation=evaluation,
                 coordinator=self._leads,
             )

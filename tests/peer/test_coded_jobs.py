@@ -135,6 +135,24 @@ async def test_approximate_rounds_say_so(broker_elsewhere: EmbeddedBroker) -> No
     assert slow.identical
 
 
+async def test_a_deadline_by_which_only_what_cancels_out_has_come_changes_nothing(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three workers the last has coefficients of 1 and -1. By rounding, something of a size that nobody knew was
+    left of what it brought alone."""
+    trainers = built_trainers(monkeypatch)
+    async with (
+        agents(broker, 1, device_speed="constant:600"),
+        agents(broker, 1, peer_id="p1", device_speed="constant:600"),
+        agents(broker, 1, peer_id="p2"),
+    ):
+        result = await train(broker, job_of(code="cyclic:s=1", wait="deadline:0.1", wait_for=3, rounds=3))
+    assert [(record.samples, record.error, record.covered) for record in result.records] == [(0.0, 3.0, 0)] * 3
+    before = make_trainer(job_of(), load_dataset("digits")).parameters()
+    for trainer in trainers:
+        np.testing.assert_array_equal(trainer.parameters(), before)
+
+
 @pytest.mark.parametrize(
     ("fields", "settings", "said"),
     [
