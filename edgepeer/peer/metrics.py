@@ -199,6 +199,10 @@ class Metrics:
             ),
             "view_epoch": ("Epoch of the view; 0 outside of any.", view.epoch if view else 0),
             "view_size": ("Peers in the view, this one included.", view.size if view else 0),
+            "waiting": (
+                "Whether something is in the fleet's way, as far as this peer knows: `edgepeer status` says what.",
+                int(bool(peer.waits)),
+            ),
             "held_bytes": ("What this peer stores of a split job's model.", self._split.get("held_bytes", 0)),
             "cell": ("Which node of the split this peer is; -1: none.", self._split.get("cell", -1)),
             "soft_errors_undetected": (

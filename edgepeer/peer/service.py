@@ -6,13 +6,17 @@ Ready is a peer that listens. A broker that is away is no reason to take it for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from edgepeer.notify import notify, tend_watchdog
 from edgepeer.peer.api import Peer
 
 __all__ = ["Service"]
+
+_LOOK_S: Final = 1.0
+"""How often to look whether something is in the fleet's way: no bell rings for that."""
 
 
 class Service:
@@ -53,7 +57,9 @@ class Service:
                 elif text != said:
                     notify(STATUS=text)
                 ready, said = True, text
-            await bell.wait(count)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await bell.wait(count)
 
     def _standing(self) -> str:
         peer = self._peer
@@ -61,4 +67,6 @@ class Service:
             return f"listens on {peer.address}, looks for a broker"
         view = peer.view
         text = f"view {view.epoch}, {view.size} peers" if view is not None else "in no view"
+        if peer.waits:
+            text += f"; waits: {peer.waits}"
         return text if peer.broker_there else f"{text}; the broker is away"

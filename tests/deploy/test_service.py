@@ -94,6 +94,26 @@ async def test_a_peer_says_that_it_listens_how_it_stands_that_it_lives_and_that_
                 assert await first.end() == 0, first.everything()
 
 
+async def test_a_peer_says_what_is_in_the_way_of_its_fleet(manager: Manager, tmp_path: Path) -> None:
+    told = {"NOTIFY_SOCKET": str(manager.path)}
+    async with EmbeddedBroker() as broker:
+        url = broker.address.url()
+        async with edgepeer("peer", "--broker", url, home=tmp_path, **told):
+            await manager.until("STATUS=view 1, 1 peers")
+            async with contextlib.AsyncExitStack() as stack:
+                others = [
+                    await stack.enter_async_context(edgepeer("peer", "--broker", url, "--peer-id", name, home=tmp_path))
+                    for name in "bc"
+                ]
+                await manager.until(r"STATUS=view \d+, 3 peers$")
+                for each in others:
+                    each.signal(signal.SIGSTOP)
+                await manager.until(r"STATUS=view \d+, 3 peers; waits: 1 of 3 peers are in reach, .* answer from b, c$")
+                for each in others:
+                    each.signal(signal.SIGCONT)
+                await manager.until(r"STATUS=view \d+, 3 peers$")
+
+
 async def test_ready_is_who_listens_with_or_without_a_broker(manager: Manager, tmp_path: Path) -> None:
     told = {"NOTIFY_SOCKET": str(manager.path), **WATCHDOG}
     async with contextlib.AsyncExitStack() as stack:

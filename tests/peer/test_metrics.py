@@ -90,6 +90,7 @@ def a_peer(links: tuple[LinkState, ...]) -> Any:
         fabric=fabric,
         view=View(generation=Generation(counter=3, nonce=0xC0FFEE), epoch=4, members=members),
         committed=7,
+        waits="",
         traffic=Traffic(bytes_sent=10, bytes_received=20, frames_rejected=1),
         links=links,
     )
@@ -173,6 +174,16 @@ async def test_of_the_last_round_of_a_job_it_says_the_number_also_between_jobs(m
     for view, committed in ((peer.view, 7), (peer.view, 8), (replace(peer.view, run=""), 2), (None, 2)):
         peer.view, peer.committed = view, committed
         assert (await scrape(metrics.url))["edgepeer_round"] == max(committed, 7)
+
+
+async def test_a_fleet_that_can_not_go_on_shows(metrics: Metrics) -> None:
+    """Its view stays as it was: who is gone is a member until the others know better."""
+    peer = a_peer(LINKS)
+    metrics.watch(peer, Checkpoints(None, every=0, keep=1))
+    assert (await scrape(metrics.url))["edgepeer_waiting"] == 0
+    peer.waits = "1 of 3 peers are in reach, too few to go on without the others"
+    seen = await scrape(metrics.url)
+    assert (seen["edgepeer_waiting"], seen["edgepeer_view_size"]) == (1, 3)
 
 
 async def test_how_good_a_model_is_does_not_outlast_who_leads_nor_the_job(metrics: Metrics) -> None:
