@@ -92,13 +92,15 @@ class PageServer:
 
     def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
-        path = rest.split(b" ", 1)[0].split(b"?", 1)[0].decode("ascii", "replace")
+        answer = self._of(method, rest.split(b" ", 1)[0].split(b"?", 1)[0].decode("ascii", "replace"))
+        return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == b"HEAD" else answer
+
+    def _of(self, method: bytes, path: str) -> bytes:
         if method not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", "text/plain", b"only GET\n")
         if path != self._path:
             return _response("404 Not Found", "text/plain", f"there is only {self._path}\n".encode())
-        page = _response("200 OK", self._content_type, self._make())
-        return page if method == b"GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+        return _response("200 OK", self._content_type, self._make())
 
 
 def _response(status: str, content_type: str, body: bytes) -> bytes:

@@ -273,6 +273,16 @@ async def test_whatever_is_asked_the_server_lives(request_: bytes, status: str) 
         assert await ask(pages.url) == ("HTTP/1.1 200 OK", "x")
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/elsewhere"])
+async def test_of_what_is_asked_for_its_head_there_comes_no_more(path: str) -> None:
+    async with PageServer(
+        "here", "127.0.0.1", 0, path="/metrics", content_type="text/plain", make=lambda: b"x"
+    ) as pages:
+        status, body = await ask(pages.url, f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        assert body
+        assert await ask(pages.url, f"HEAD {path} HTTP/1.1\r\n\r\n".encode()) == (status, "")
+
+
 async def test_those_who_say_nothing_keep_nobody_away() -> None:
     async with PageServer("here", "127.0.0.1", 0, path="/x", content_type="text/plain", make=lambda: b"x") as pages:
         silent = [await asyncio.open_connection("127.0.0.1", pages.port) for _ in range(40)]
