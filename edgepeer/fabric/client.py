@@ -128,8 +128,8 @@ class FabricClient:
         )
         self._passed_on = False
         """Whether the broker has given back what we say of ourselves, in this connection."""
-        self._mending = False
-        """Whether our presence is to be said again in a moment."""
+        self._mending: set[str] = set()
+        """What of ours is to be said again in a moment, by topic."""
         self._running = False
         self._ended = asyncio.Event()
         self._bug: Exception | None = None
@@ -401,17 +401,17 @@ class FabricClient:
             self._outbox.repeat(topic)
             self._wake()
 
-    def _spoiled(self, found: bytes) -> None:
-        """Something else than a presence is where the broker keeps ours, and newcomers don't find us."""
-        assert self._will_topic is not None
-        said = self._outbox.kept.get(self._will_topic)
-        if self._mending or said is None or said.payload == found:  # our own word, which doesn't count here, stays
+    def _spoiled(self, topic: str, found: bytes) -> None:
+        """Something that is none is where the broker keeps our presence, and newcomers don't find us; or the view, if
+        it was us who said it last."""
+        said = self._outbox.kept.get(topic)
+        if topic in self._mending or said is None or said.payload == found:  # our own word, which doesn't count, stays
             return
-        self._mending = True
-        asyncio.get_running_loop().call_later(_MEND_S, self._mend, self._will_topic)
+        self._mending.add(topic)
+        asyncio.get_running_loop().call_later(_MEND_S, self._mend, topic)
 
     def _mend(self, topic: str) -> None:
-        self._mending = False
+        self._mending.discard(topic)
         self._say_again(topic)
 
     def _asked(self, ask: Ask) -> None:

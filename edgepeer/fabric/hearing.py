@@ -41,7 +41,7 @@ class Hearing:
         gate: what counts.
         emit: told every event.
         say_again: told when somebody else has cleared our presence.
-        spoiled: told what is in its place, when that is none, or doesn't count.
+        spoiled: told what is in its place, when that is none, or doesn't count; and where, as of the view.
         met: told what else is said of us.
         asked: told who wants to know what we keep.
         listed: told of lists of who is out.
@@ -57,7 +57,7 @@ class Hearing:
         gate: Gate,
         emit: Callable[[FabricEvent], None],
         say_again: Callable[[str], None],
-        spoiled: Callable[[bytes], None],
+        spoiled: Callable[[str, bytes], None],
         met: Callable[[Presence], None],
         asked: Callable[[Ask], None],
         listed: Callable[[bytes], None],
@@ -168,7 +168,7 @@ class Hearing:
             self._say_again(topic)
         elif topic == self._will_topic and parsed is not None:
             if not self._read(topic, lambda: self._hear_of_myself(topic, parsed, payload)):
-                self._spoiled(payload)
+                self._spoiled(topic, payload)
         elif parsed is None:
             # amqtt may hand us what is retained for others; their notes are in order.
             if topic.startswith(self._topics.root) and not topic.startswith(self._markers):
@@ -177,7 +177,9 @@ class Hearing:
             if parsed.group is Group.RELAY and (kept or parsed.peer != self._client_id):
                 return  # somebody made the broker keep it, or amqtt hands us another's
             left = kept and parsed.group in _LEFT_BEHIND
-            self._read(topic, lambda: self._tell(topic, parsed, payload), kept=left)
+            in_order = self._read(topic, lambda: self._tell(topic, parsed, payload), kept=left)
+            if parsed.group is Group.VIEW and not (in_order and payload):
+                self._spoiled(topic, payload)
         elif parsed.group is Group.ASK:
             self._read(topic, lambda: self._hear_question(topic, parsed, payload))
         elif parsed.group is Group.ANSWERS:

@@ -237,6 +237,20 @@ async def test_a_presence_that_somebody_else_has_spoiled_comes_back(broker: Brok
     assert late.events == [Connected(), PresenceSeen(presence("a")), Synced()]
 
 
+async def test_a_view_that_somebody_else_has_spoiled_or_cleared_comes_back(broker: Broker, invite: Invite) -> None:
+    """Else newcomers, and people who look, believe that there is none."""
+    head = await invite(broker.address, "a", present=True)
+    head.client.publish_retained(TOPICS.view, VIEW)
+    assert await head.client.flush(DEADLINE_S)
+    watcher = await invite(broker.address, "watcher")
+    for number, garbage in enumerate((b"\xc1", b"", b"[]"), start=2):
+        async with raw_client(broker.address) as raw:
+            await raw.publish(TOPICS.view, garbage, qos=1, retain=True)
+        await watcher.until(lambda seen, times=number: watcher.count(ViewSeen) == times)
+    late = await invite(broker.address, "late")
+    assert ViewSeen(VIEW) in late.events
+
+
 async def test_an_earlier_connection_of_a_peer_may_end_late(broker: Broker, invite: Invite) -> None:
     """A device that has lost its power starts again before the broker misses it: then its will is sent."""
     ghost = connection(
