@@ -542,6 +542,17 @@ async def test_a_directory_that_can_t_be_looked_into_is_not_the_end_of_who_lets_
     assert f"{home}/broker: can't read or write there: permission denied: let who looks after the fleet" in caplog.text
 
 
+async def keep_house(registrar: Registrar, household: Household, *, until: asyncio.Event) -> None:
+    house = asyncio.create_task(serving._keep_house(registrar, household))
+    try:
+        async with asyncio.timeout(30):
+            await until.wait()
+    finally:
+        house.cancel()
+        await asyncio.gather(house, return_exceptions=True)
+        registrar.close()
+
+
 async def test_what_is_not_told_yet_is_told_soon_after_a_disk_was_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -563,14 +574,7 @@ async def test_what_is_not_told_yet_is_told_soon_after_a_disk_was_full(
     monkeypatch.setattr(household, "update", update)
     monkeypatch.setattr(serving, "bring", say)
     monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.001)
-    house = asyncio.create_task(serving._keep_house(registrar, household))
-    try:
-        async with asyncio.timeout(30):
-            await told.wait()
-    finally:
-        house.cancel()
-        await asyncio.gather(house, return_exceptions=True)
-        registrar.close()
+    await keep_house(registrar, household, until=told)
     assert (times, "database or disk is full" in caplog.text) == (2, True)
 
 
@@ -600,14 +604,7 @@ async def test_what_is_not_told_yet_is_told_soon_after_the_authority_was_away(
     monkeypatch.setattr(household, "update", list[Identity])
     monkeypatch.setattr(serving, "bring", say)
     monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.001)
-    house = asyncio.create_task(serving._keep_house(registrar, household))
-    try:
-        async with asyncio.timeout(30):
-            await told_again.wait()
-    finally:
-        house.cancel()
-        await asyncio.gather(house, return_exceptions=True)
-        registrar.close()
+    await keep_house(registrar, household, until=told_again)
     assert looks > 25
 
 
@@ -628,14 +625,7 @@ async def test_a_mistake_of_ours_is_not_the_end_of_who_lets_devices_in(
     monkeypatch.setattr(household, "update", update)
     monkeypatch.setattr(serving, "_HOUSEKEEPING_S", 0.0)
     monkeypatch.setattr(serving, "_HOUR_S", 0.0)
-    house = asyncio.create_task(serving._keep_house(registrar, household))
-    try:
-        async with asyncio.timeout(30):
-            await again.wait()
-    finally:
-        house.cancel()
-        await asyncio.gather(house, return_exceptions=True)
-        registrar.close()
+    await keep_house(registrar, household, until=again)
     (line,) = caplog.records
     assert (line.getMessage(), line.exc_info is not None) == ("what nobody has thought of", True)
 
