@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from edgepeer.transport.base import Channel
 from edgepeer.wire.codec import encode, wrap
 from edgepeer.wire.frames import Frame, Have, Hello, Ping, Reduce, State, Via, ViewFrame
 
-__all__ = ["BYTES", "SPEECH", "WANTED", "Ear", "FakeSocketTransport", "payload_of", "vector"]
+__all__ = ["BYTES", "PATIENCE_S", "SPEECH", "WANTED", "Ear", "FakeSocketTransport", "payload_of", "until", "vector"]
+
+PATIENCE_S: Final = 60.0
 
 
 class Ear:
@@ -38,6 +42,12 @@ class Ear:
     def closed(self, reason: str) -> None:
         self.reasons.append(reason)
         self.gone.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 class FakeSocketTransport(asyncio.Transport):
