@@ -33,7 +33,7 @@ from edgepeer.training.trainer import Evaluation, Float32Vector, GradientResult
 
 __all__ = ["KerasTrainer"]
 
-_CARRIED_AS: Final = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_CARRIED_AS: Final = {"bfloat16": "uint16"}
 """As which numbers a state carries the bits of those that NumPy alone does not know: of layers that aren't trained."""
 _ARRANGING: Final = ("Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 
