@@ -7,6 +7,7 @@ trainer.py      what a trainer is
 keras_trainer.py, keras_setup.py: with Keras
 numpy_trainer.py  with NumPy alone
 models.py       models by name, or as JSON
+architecture.py whether two compute the same
 form.py         what goes into a model, and what comes out
 sizes.py        whether it can be trained here
 losses.py, optimizers.py, schedules.py: by name, alike in both trainers

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgepeer.errors import ModelError
+from edgepeer.training.architecture import architecture
 from edgepeer.training.form import CLASSIFYING, Form, LossName
 from edgepeer.training.keras_setup import load_keras
 from edgepeer.training.losses import expected
@@ -77,6 +78,7 @@ class KerasTrainer:
         self.outputs, self._from_logits = self._probe()
         """Numbers that the model puts out: one a class, or what the loss wants."""
         self.form = Form(input_shape=self._input_shape, outputs=self.outputs, loss=loss)
+        self._architecture = architecture(model)
         self._variables: list[Any] = list(model.trainable_variables)
         self._check_variables()
         self._sizes = [math.prod(variable.shape) for variable in self._variables]
@@ -165,13 +167,13 @@ class KerasTrainer:
     def state(self, *, data: str = "") -> bytes:
         """All variables of model and optimizer, with step counter, learning rate and random states."""
         arrays = {name: _as_carried(variable.numpy()) for name, variable in self._all_variables().items()}
-        return pack_state("keras", arrays, form=self.form, data=data)
+        return pack_state("keras", arrays, form=self.form, data=data, model=self._architecture)
 
     def load_state(self, state: bytes | bytearray | memoryview) -> None:
         """Become the replica that `state` came from; on WireError this one is left as it was."""
         own = self._all_variables()
         expected = {name: _spec(variable) for name, variable in own.items()}
-        found = unpack_state(state, "keras", expected, form=self.form)
+        found = unpack_state(state, "keras", expected, form=self.form, model=self._architecture)
         for name, variable in own.items():
             array = found[name].copy()  # TensorFlow may keep the memory, which is the caller's
             variable.assign(array.view(variable.numpy().dtype) if str(variable.dtype) in _CARRIED_AS else array)

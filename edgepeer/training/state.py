@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgepeer.errors import VersionError, WireError
 from edgepeer.readable import readable
+from edgepeer.training.architecture import are_others
 from edgepeer.training.form import Form
 
 __all__ = [
@@ -76,6 +77,8 @@ class _StateHeader(msgspec.Struct, frozen=True):
     """For who builds the model to put the arrays into. States of former builds don't say."""
     data: Annotated[str, msgspec.Meta(max_length=256)] = ""
     """What it is trained on, as `Dataset.summary` says it; empty: on each device's own, or a former build's."""
+    model: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Which one it is of, as `architecture` says it; empty where that can't be said."""
 
 
 def is_carried(dtype: str) -> bool:
@@ -83,8 +86,11 @@ def is_carried(dtype: str) -> bool:
     return dtype in _DTYPES
 
 
-def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None, data: str = "") -> bytes:
-    """The arrays, in their order, as bytes. `kind` names who can read them; `data`: see `read_data`.
+def pack_state(
+    kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | None = None, data: str = "", model: str = ""
+) -> bytes:
+    """The arrays, in their order, as bytes. `kind` names who can read them; `data`: see `read_data`; `model`: whose
+    they are, where parameters alone don't say it, see `architecture`.
 
     Raises:
         ValueError: an array has a dtype that a state can't carry.
@@ -92,11 +98,8 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
     for name, array in arrays.items():
         if not is_carried(array.dtype.name):
             raise ValueError(f"a state can't carry {name} of dtype {array.dtype}")
-    header = msgspec.msgpack.encode(
-        _StateHeader(
-            kind, {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}, form, data
-        )
-    )
+    specs = {name: ArraySpec(array.shape, array.dtype.name) for name, array in arrays.items()}
+    header = msgspec.msgpack.encode(_StateHeader(kind, specs, form, data, model))
     if len(header) > _HEADER_LIMIT_BYTES:
         raise ValueError(f"a state can't carry {len(arrays)} arrays: its header has {len(header)} bytes")
     parts: list[Any] = [_PREFIX.pack(_MAGIC, _VERSION, len(header)), header]
@@ -110,17 +113,24 @@ def pack_state(kind: str, arrays: Mapping[str, NDArray[Any]], *, form: Form | No
 
 
 def unpack_state(
-    blob: bytes | bytearray | memoryview, kind: str, expected: Mapping[str, ArraySpec], *, form: Form | None = None
+    blob: bytes | bytearray | memoryview,
+    kind: str,
+    expected: Mapping[str, ArraySpec],
+    *,
+    form: Form | None = None,
+    model: str = "",
 ) -> dict[str, NDArray[Any]]:
     """The arrays in `blob`, as views into it, after checking that they are just the expected ones.
 
     Args:
         form: what the model that wants them takes and puts out; None: that does not matter. Arrays of the same sizes
             may be of one that is to become good at something else, for other data.
+        model: as `architecture` says it; empty: that does not matter.
 
     Raises:
         VersionError: the state is of another version than this build reads.
-        WireError: it is not a state, is damaged, or is not of this kind, of a model of this form, with these arrays.
+        WireError: it is not a state, is damaged, or is not of this kind, of a model of this form, which computes the
+            same, with these arrays.
     """
     header, body, start = _open(blob)
     if header.kind != kind:
@@ -128,6 +138,11 @@ def unpack_state(
     if form is not None and header.form is not None and (theirs := header.form.said) != form.said:
         raise WireError(f"it is of a model for {theirs}; here are {form.said}")
     _match(header.arrays, expected)
+    if are_others(header.model, model):
+        raise WireError(
+            "it is of a model with the same parameters that computes something else: the package that makes it is here "
+            "of another version"
+        )
     sizes = [spec.size_bytes for spec in header.arrays.values()]
     if start + sum(sizes) != len(body):
         raise WireError(f"state with {len(body) - start} bytes of arrays where {sum(sizes)} are needed")
