@@ -611,6 +611,11 @@ class Peer:
         return self._driver.node.waits
 
     @property
+    def certificate_ends(self) -> float | None:
+        """Until when this peer is of its fleet, if its certificate is not renewed (Unix time); None without one."""
+        return None if self._trust is None else self._trust.ends
+
+    @property
     def shape(self) -> str:
         """Why the trees are as they are; empty if nothing was found, and at peers that are not at the head."""
         return self._driver.node.shape

@@ -211,6 +211,8 @@ class Metrics:
             ),
             "broker_connected": ("Whether a broker is in reach.", int(peer.fabric.connected_now)),
         }
+        if (ends := peer.certificate_ends) is not None:
+            gauges["certificate_expiry_timestamp_seconds"] = ("Until when its certificate counts, as Unix time.", ends)
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"edgepeer_{name}", text, value)
         of = GaugeMetricFamily(

@@ -93,6 +93,7 @@ def a_peer(links: tuple[LinkState, ...]) -> Any:
         waits="",
         traffic=Traffic(bytes_sent=10, bytes_received=20, frames_rejected=1),
         links=links,
+        certificate_ends=None,
     )
 
 
@@ -184,6 +185,14 @@ async def test_a_fleet_that_can_not_go_on_shows(metrics: Metrics) -> None:
     peer.waits = "1 of 3 peers are in reach, too few to go on without the others"
     seen = await scrape(metrics.url)
     assert (seen["edgepeer_waiting"], seen["edgepeer_view_size"]) == (1, 3)
+
+
+async def test_when_the_certificate_ends_shows_in_a_fleet(metrics: Metrics) -> None:
+    peer = a_peer(LINKS)
+    metrics.watch(peer, Checkpoints(None, every=0, keep=1))
+    assert "edgepeer_certificate_expiry_timestamp_seconds" not in await scrape(metrics.url)
+    peer.certificate_ends = 1_800_000_000.0
+    assert (await scrape(metrics.url))["edgepeer_certificate_expiry_timestamp_seconds"] == 1.8e9
 
 
 async def test_how_good_a_model_is_does_not_outlast_who_leads_nor_the_job(metrics: Metrics) -> None:
