@@ -3,6 +3,7 @@
 assignment.py  which worker has which chunks, in what order
 code.py        what every code has; what can be had of what is computed
 encode.py      encoding and expanding of vectors
+weighing.py    what chunks count for
 computed.py    what one peer has computed of a round
 wait.py        when a round may be closed
 spec.py        codes by name

@@ -18,6 +18,7 @@ from edgepeer.coding.code import GradientCode
 from edgepeer.coding.computed import ComputedChunks
 from edgepeer.coding.encode import padded
 from edgepeer.coding.scheme import CodingScheme
+from edgepeer.coding.weighing import weight_in, weight_rows
 from edgepeer.errors import ConfigError, ContributionMismatch
 from edgepeer.ids import PeerId
 from edgepeer.peer.outcome import Arrays, Outcome, Shapes, check_weight, flatten, of_another_kind
@@ -38,8 +39,7 @@ class CodedCall:
     """One call of `allreduce_chunks`: what this peer computes for its round, and brings of it.
 
     The vector of a chunk is its gradient times its weight, zeros up to a multiple of the code's blocks, then the weight
-    in each block. So the weight of a sum is what the sum itself holds. Where chunks are in it that were computed by
-    fewer than `blocks`, of which each block holds another part, it is that on average.
+    (`weighing`). So the weight of a sum is what the sum itself holds.
 
     Args:
         round_: the number of the round; 0: of the first one of a run that has not begun.
@@ -114,10 +114,10 @@ class CodedCall:
         if self._shapes is not None and (self._shapes, self._dtype) != (shapes, flat.dtype):
             raise ContributionMismatch("the gradients of two chunks differ in shape or type")
         self._shapes, self._size, self._dtype = shapes, flat.size, flat.dtype
-        vector = np.zeros(padded(flat.size, blocks) + blocks, flat.dtype)
+        vector = np.zeros(padded(flat.size, blocks) + blocks * blocks, flat.dtype)
         if weight:
             np.multiply(flat, weight, out=vector[: flat.size])
-        vector[-blocks:] = weight
+        vector[-blocks * blocks :] = weight_rows(weight, blocks)
         return vector
 
     def encode(self, asked: fx.EncodeWanted) -> None:
@@ -142,27 +142,29 @@ class CodedCall:
             ContributionMismatch: those in the sum are of another size: with this peer's, there would be no sum.
         """
         blocks, guess = self._scheme.blocks, self._guess
-        if self._shapes is None and guess is not None and padded(guess[1], blocks) + blocks == effect.sum.size:
+        gradient = effect.sum.size - blocks * blocks
+        if self._shapes is None and guess is not None and padded(guess[1], blocks) == gradient:
             self._shapes, self._size, self._dtype = guess
         if self._shapes is None:
             value, _ = await self._gradient(0, self._code.chunks if self._code is not None else 1)
             flat, self._shapes = flatten(value)
             self._size, self._dtype = flat.size, flat.dtype
-        if padded(self._size, blocks) + blocks != effect.sum.size:
-            raise of_another_kind(effect, str(effect.sum.size - blocks), str(self._size))
+        if padded(self._size, blocks) != gradient:
+            raise of_another_kind(effect, str(gradient), str(self._size))
         if effect.sum.dtype != self._dtype:
             raise of_another_kind(effect, f"{self._size} {effect.sum.dtype}", f"{self._size} {self._dtype}")
 
     def outcome(self, effect: fx.RoundCommitted, seconds: float) -> Outcome:
         """The round's result in the caller's shapes."""
         assert self._shapes is not None
+        blocks = self._scheme.blocks
         return Outcome(
             round=effect.round,
             generation=str(effect.generation),
             epoch=effect.epoch,
             contributors=effect.contributors,
             exact=effect.exact,
-            weight=float(effect.sum[-self._scheme.blocks :].mean()),
+            weight=weight_in(effect.sum[-blocks * blocks :], blocks),
             seconds=seconds,
             digest=effect.digest.hex(),
             paths=effect.paths,

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgepeer.coding.encode import padded
 from edgepeer.coding.scheme import CodingScheme, parse_scheme
+from edgepeer.coding.weighing import weight_rows
 from edgepeer.errors import ConfigError
 from edgepeer.ids import PeerId
 from edgepeer.protocol import effects as fx
@@ -164,9 +165,9 @@ def vector_of(peer: str, number: int, size: int, dtype: str = "<f4") -> FloatVec
 
 
 def chunk_vector(chunk: int, number: int, size: int, dtype: str, blocks: int) -> FloatVector:
-    """A chunk's gradient in a round, zeros up to a multiple of `blocks`, then what it counts for in each block."""
-    vector = np.zeros(padded(size, blocks) + blocks, dtype)
+    """A chunk's gradient in a round, zeros up to a multiple of `blocks`, then what it counts for."""
+    vector = np.zeros(padded(size, blocks) + blocks * blocks, dtype)
     seed = np.random.Generator(np.random.PCG64([chunk, number]))
     vector[:size] = seed.standard_normal(size)
-    vector[-blocks:] = 1 + chunk % 3
+    vector[-blocks * blocks :] = weight_rows(1 + chunk % 3, blocks)
     return vector

@@ -113,6 +113,22 @@ async def test_what_slow_peers_have_done_counts(broker: EmbeddedBroker) -> None:
         assert [len(worker.computed) for worker in workers] == [1] * 6
 
 
+async def test_half_a_chunk_weighs_half_of_it_whoever_has_computed_it(broker: EmbeddedBroker) -> None:
+    """Of one worker of eight, what its chunk counted for was next to nothing, so the mean was of any size."""
+    names = (*NAMES, "g", "h")
+    async with fleet(broker, *names, code="partial:l=2,replication=4", wait="deadline:0.1") as peers:
+        for one in range(len(peers)):
+            workers = [Worker(stuck_after=int(number == one)) for number in range(len(peers))]
+            outcome = (await rounds_of(peers, workers))[one]
+            if not outcome.contributors:
+                continue  # that one was late
+            (chunk,) = workers[one].computed
+            assert (outcome.contributors, outcome.exact, outcome.chunks) == ((names[one],), False, ())
+            assert outcome.weight == pytest.approx((chunk + 1) / 2)
+            assert isinstance(outcome.mean, np.ndarray)
+            assert np.linalg.norm(outcome.mean) < 2 * np.linalg.norm(gradient_of(chunk))
+
+
 async def test_an_approximate_sum_says_so(broker: EmbeddedBroker) -> None:
     """The first four of six are enough; two are stuck."""
     async with fleet(broker, *NAMES, code="first:s=2") as peers:
