@@ -10,6 +10,7 @@ spec.py        codes by name
 scheme.py      a code and a policy: how the rounds of a run are coded
 
 linear.py      all of a worker's chunks or nothing, decoded by least squares
+nearest.py     the best of too few workers' vectors
 cyclic.py, fractional.py, regular.py, uncoded.py, first.py
 spread.py      columns that are far from dependent
 partial.py     what slow workers have done counts, too

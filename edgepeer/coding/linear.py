@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
 from edgepeer.coding.code import GradientCode, Recovery
+from edgepeer.coding.nearest import nearest
 from edgepeer.errors import ConfigError
 
 __all__ = ["Decoding", "LinearCode", "check_stragglers"]
@@ -27,10 +28,9 @@ _LOST: Final = 0.01
 """Nor is it if rounding may take so much of a chunk's gradient, in float32: of large weights only the difference is
 wanted, and has fewer digits than they have."""
 _LEAST: Final = 0.43
-"""A sum holds so much of one chunk at least, or is none: |A r|^2 chunks, if they are alike. Of coefficients of both
-signs nearly nothing, or nothing but rounding, may be left of what one worker sends; over a weight that is as small, as
-that of chunks of several sizes, its mean would be noise of any size. No round number, which might be met: machines
-round otherwise, and all are to come to the same."""
+"""A sum is worth so much of one chunk at least (`nearest`), and more than rounding may take, or is none: what is left
+may be nothing but rounding, and its mean of any size. No round number, which might be met: machines round otherwise,
+and all are to come to the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +60,8 @@ def check_stragglers(workers: int, s: int) -> None:
 
 
 class LinearCode(GradientCode):
-    """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, the shortest;
-    or by none, where A r would be next to nothing.
+    """The code with these coefficients, decoded by least squares: of all r that come closest to A r = 1, with no chunk
+    below 0 (`nearest`), the shortest; or by none, where A r would be next to nothing.
 
     Args:
         coefficients: A, shape (chunks, workers), zero where a worker does not have a chunk; None: the assignment's own
@@ -83,10 +83,10 @@ class LinearCode(GradientCode):
         if last is not None and last[0] == key:
             return last[1]
         vector = self._solve(there)
-        coverage = self.coefficients @ vector
-        if coverage @ coverage < _LEAST:
-            vector, coverage = np.zeros_like(vector), np.zeros_like(coverage)
-        wrong, lost = coverage - 1, _UNIT_ROUNDOFF * (np.abs(self.coefficients) @ np.abs(vector))
+        coverage, lost = self.coefficients @ vector, _UNIT_ROUNDOFF * (np.abs(self.coefficients) @ np.abs(vector))
+        if float(coverage @ coverage) < max(_LEAST, float(lost @ lost)):
+            vector, coverage, lost = np.zeros_like(vector), np.zeros_like(coverage), np.zeros_like(lost)
+        wrong = coverage - 1
         if np.max(lost) > _LOST:
             found = Decoding(vector, coverage, float(wrong @ wrong + lost @ lost))
         elif np.max(np.abs(wrong)) <= _TOLERANCE:
@@ -99,7 +99,7 @@ class LinearCode(GradientCode):
     def _solve(self, there: NDArray[np.bool_]) -> NDArray[np.float64]:
         vector = np.zeros(self.workers)
         if there.any():
-            vector[there] = np.linalg.lstsq(self.coefficients[:, there], np.ones(self.chunks), rcond=None)[0]
+            vector[there] = nearest(self.coefficients[:, there], np.ones(self.chunks))
         return vector
 
     def _decoding_of(self, done: Sequence[int]) -> Decoding:
