@@ -21,10 +21,13 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from edgepeer.coding.nearest import nearest
+
 __all__ = ["SiblingGroup", "share_out"]
 
 _DRAWS = 40  # of the matrix A; the one with the smallest coefficients is taken
 _PATTERNS = 300  # of stragglers, at most, by which a draw is judged
+_LEAST = 0.43  # of what a worker computes: what is less may be nothing but rounding; no round number, as in `linear`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,14 +60,19 @@ class SiblingGroup:
     def decoding(self, usable: tuple[bool, ...]) -> NDArray[np.float64]:
         """The weights of the members' messages, shape (members,): the smallest that give the sum of the group's data.
 
-        Of too few messages, those that come nearest to it, pieces counting by their width. 0: not used."""
+        Of too few messages, those that come nearest to it with no piece below 0 (`nearest`), pieces counting by their
+        width; none, where next to nothing of it would come. 0: not used."""
         weights = np.zeros(len(self.members))
         if self.replicated:
             weights[list(usable).index(True) if any(usable) else []] = 1.0
-        elif any(usable):
+        elif self.enough(usable):
             those = np.flatnonzero(usable)
-            scale = np.ones(len(self.widths)) if self.enough(usable) else np.sqrt(np.array(self.widths, float))
-            weights[those] = np.linalg.lstsq((self.matrix[those] * scale).T, scale, rcond=None)[0]
+            weights[those] = np.linalg.lstsq(self.matrix[those].T, np.ones(len(self.widths)), rcond=None)[0]
+        elif any(usable):
+            those, scale = np.flatnonzero(usable), np.sqrt(np.array(self.widths, float))
+            found = nearest((self.matrix[those] * scale).T, scale)
+            if np.linalg.norm(found @ self.matrix[those] * scale) ** 2 > _LEAST:
+                weights[those] = found
         return weights
 
 

@@ -292,6 +292,18 @@ def test_what_is_called_exact_is_and_what_is_not_has_the_coverage_it_says(worker
     assert exact > 0
 
 
+@pytest.mark.parametrize(("workers", "fanout", "s"), [(4, 3, 1), (6, 5, 2), (6, 5, 3), (8, 3, 1), (8, 7, 2), (9, 4, 2)])
+def test_a_mean_lies_between_those_of_the_chunks(workers: int, fanout: int, s: int) -> None:
+    """Of whatever batches. Where children's coefficients cancelled out, it was over a 2000th of a chunk, or less."""
+    code = CodedReduceCode("c", workers, fanout, s)
+    for size in range(workers):
+        for lost in itertools.combinations(range(1, workers), size):
+            coverage = code.recovery(done_but(code, set(lost))).coverage
+            assert coverage.min() > -1e-9
+            if coverage.any():
+                assert coverage.sum() * (workers - 1) / code.chunks > 0.43
+
+
 def test_a_group_of_replicas_needs_one_of_them_only() -> None:
     code = CodedReduceCode("c", 5, 4, 1)  # two pairs below the root
     assert [code.recovery(done_but(code, lost)).exact for lost in ({1, 3}, {2, 4}, {1, 2})] == [True, True, False]
