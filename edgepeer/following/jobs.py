@@ -189,7 +189,8 @@ def _check_model(settings: JobSettings) -> None:
 
     model, config = settings.model, settings.model_config
     dense = ", ".join(DENSE_NETWORKS)
-    if settings.trainer == "numpy" and config is not None:
+    numpy = settings.trainer == "numpy" and not settings.split  # of split jobs no trainer computes anything
+    if numpy and config is not None:
         raise ConfigError(
             f"model_config = {config}: trainer numpy: can't do a Keras JSON config, only {dense}; use trainer keras"
         )
@@ -199,7 +200,7 @@ def _check_model(settings: JobSettings) -> None:
         raise ConfigError(f"model = {model}: must name a function of a module, as in package.module:function")
     if ":" not in model and model not in builtin_names():
         raise ConfigError(f"model = {model}: unknown, must be one of {', '.join(builtin_names())}, or package:function")
-    if settings.trainer == "numpy" and model not in DENSE_NETWORKS:
+    if numpy and model not in DENSE_NETWORKS:
         raise ConfigError(f"model = {model}: trainer numpy: can't do model {model!r}, only {dense}; use trainer keras")
 
 

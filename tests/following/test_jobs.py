@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_a_config_that_numpy_can_not_do(tmp_path: Path) -> None:
     said = refusal(TrainSettings(model_config=config, trainer="numpy"))
     assert said.startswith(f"model_config = {config}: trainer numpy: can't do a Keras JSON config, only mlp, ")
     make_job(TrainSettings(model_config=config), wait_for=1)
+
+
+def test_what_trainers_can_do_is_nothing_to_split_jobs(tmp_path: Path) -> None:
+    """A Keras config was refused where it was asked for with trainer numpy, which does nothing there."""
+    config = tmp_path / "model.json"
+    flat = {"class_name": "Flatten", "config": {"name": "f"}}
+    dense = {"class_name": "Dense", "config": {"name": "d", "units": 10, "activation": "softmax"}}
+    config.write_text(json.dumps({"class_name": "Sequential", "config": {"layers": [flat, dense]}}))
+    job = make_job(TrainSettings(model_config=config, trainer="numpy", split="none:m=1,n=1"), wait_for=1)
+    assert (job.trainer, job.model_config) == ("numpy", config.read_text())
+    said = refusal(TrainSettings(model="cnn", trainer="numpy", split="none:m=1,n=1"))
+    assert said.startswith("model 'cnn': can't be split; take mlp, mlp-plain, linear, or a Keras model of Dense layers")
 
 
 @pytest.mark.parametrize("kind", ["npz:", "local:", ""])
