@@ -16,14 +16,15 @@ error after the check, passes.
 Tolerance. The sum of h results is compared with their checksum. By `tolerance`, each result is off by u (w + updates)^½
 times the largest, M; h of them, independent, by h^½ times that; the sum and the checksum, which is a sum of w terms of
 its own, by the same part of the largest checksum M_c. Together u (h + w + updates)^½ (h^½ M + M_c), times the bound for
-the largest of so many numbers.
+the largest of so many numbers. What is less is not seen in any of the h results. Of results of both signs M_c is about
+h^½ M: so wide blocks, and many updates, are refused, in which 1 % of M would not be seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from edgepeer.coding.matrix.scrub import PROBES
 from edgepeer.coding.matrix.tolerance import column_bound, relative_noise
 from edgepeer.errors import Undecodable
-from edgepeer.training.split.network import Direction
+from edgepeer.training.split.network import Direction, Network
 from edgepeer.training.split.strategy import Reading, Shape, Strike, combine, largest
 from edgepeer.training.split.uncoded import Uncoded
 
@@ -39,12 +40,25 @@ __all__ = ["Checksums"]
 
 Array = NDArray[Any]
 
+_NUMBERS: Final = 1_000_000
+"""In a product, at most: their number hardly matters to the tolerance."""
+
 
 class Checksums(Uncoded):
     """m n nodes, one for each block; errors of a product are corrected at the node itself."""
 
     name = "abft"
     compares: ClassVar[bool] = True
+
+    def fit(self, network: Network, updates: int = 0) -> None:
+        """Also raises ConfigError: at its sizes, and after so many updates, errors can't be told from rounding."""
+        super().fit(network, updates)
+        for layer in range(network.layers):
+            sides = self.block_shape(network.shape(layer))
+            noise = relative_noise(sum(sides) + 2, self.dtype, updates)
+            for direction, summed in zip(("forward", "backward"), sides, strict=True):
+                sees = noise * column_bound(1, _NUMBERS) * 2 * sqrt(summed)
+                self.check_sight(sees, layer, direction, updates, "more blocks or float64")
 
     def checks(self, direction: Direction, lost: frozenset[int]) -> bool:
         """Each node checks itself."""

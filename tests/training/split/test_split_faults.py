@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, cycle, islice
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from undivided import batches_for, distance, undivided
 
-from edgepeer.errors import Undecodable, WireError
+from edgepeer.errors import ConfigError, Undecodable, WireError
 from edgepeer.training.split.cell import Cell
 from edgepeer.training.split.codenet import CodeNet
 from edgepeer.training.split.faults import ErrorInjector, Kind, Place, PlannedError, SoftErrors
@@ -103,6 +104,36 @@ def test_checksums_correct_what_the_node_computes_and_see_what_it_stores() -> No
             fleet, _ = run("abft:m=2,n=2", [PlannedError(1, node, "stored", "update 1", kind)])
             assert (fleet.recomputed, fleet.counts.restored) == (0, 1)
             assert distance(fleet, RIGHT) < 1e-12
+
+
+@pytest.mark.parametrize("sizes", [(64, 512), (512, 64), (900, 900)])
+def test_checksums_see_one_percent_wherever_they_are_admitted(sizes: tuple[int, int]) -> None:
+    """Of wide blocks after millions of updates a tenth passed, and nobody was told that it would."""
+    single, network = np.dtype(np.float32), Network(sizes=sizes)
+    split = parse_split("abft:m=1,n=1", single)
+    with pytest.raises(ConfigError, match="may look like rounding"):
+        split.fit(network, 10_000_000)
+    updates = 0
+    for more in (1 << power for power in reversed(range(24))):
+        with contextlib.suppress(ConfigError):
+            split.fit(network, updates + more)
+            updates += more
+    assert updates > 1000
+    rng = np.random.default_rng(0)
+    block = split.store(0, network.shape(0), lambda row: network.weights(0, row))
+    whole = {"forward": network.shape(0)[1], "backward": network.shape(0)[0]}
+    for step in network.steps():
+        operand = rng.standard_normal((whole[step.direction], 32)).astype(single)
+        clean = split.product(0, step.direction, block, operand, updates, lambda *_: None)
+        assert not split.caught
+
+        def strike(place: str, numbers: np.ndarray, effect: object = None, /) -> None:  # type: ignore[type-arg]
+            numbers[3, 5] += 0.01 * np.abs(numbers).max()
+
+        found = split.product(0, step.direction, block, operand, updates, strike)
+        assert split.caught == {0}
+        np.testing.assert_array_equal(found, clean)
+        split.caught.clear()
 
 
 def test_without_protection_it_is_wrong_in_silence() -> None:

@@ -87,6 +87,7 @@ WISHES: list[tuple[Callable[[], Any], str]] = [
         lambda: parse_split("codenet:m=20,n=2,t=2", SINGLE).fit(TALL, 3000),
         "fewer blocks, a smaller t or float64",
     ),
+    (lambda: parse_split("abft:m=2,n=2", SINGLE).fit(WIDE, 500_000), "take fewer updates, more blocks or float64"),
     (lambda: parse_split("abft:m=2,n=2", SINGLE, "generic"), "is nothing to split abft; it is for codenet and polydot"),
     (lambda: parse_split("none", DOUBLE, "perhaps"), "adversarial or generic"),  # type: ignore[arg-type]
     (lambda: SoftErrors(1.5), "between 0 and 1"),
