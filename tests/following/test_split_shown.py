@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 from told import Divided, Told
@@ -98,7 +99,14 @@ def test_an_error_that_nobody_has_found_is_a_failure(
     display, saver = PlainDisplay(io.StringIO()), ModelSaver(EmulateSettings())
     assert conclude(result, display, report=None, saver=saver) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("edgepeer: job j1: nobody has found 2 soft errors (2 of birch): weights may be wrong; try ")
+    assert line == (
+        "edgepeer: job j1: nobody has found 2 soft errors (2 of birch): weights may be wrong; "
+        "try a split that looks for them: codenet:m=2,n=2,t=1"
+    )
+    for split, better in (("abft:m=1,n=2", "a split that looks"), ("replicate:m=1,n=1,copies=2", "peers to spare")):
+        other = dataclasses.replace(result, job=msgspec.structs.replace(result.job, split=split))
+        assert conclude(other, display, report=None, saver=saver) == 1
+        assert f"weights may be wrong; try {better}" in capsys.readouterr().err
     fine = JobProgress(told.job, broker="embedded")
     assert conclude(told.ended(fine, injected=3, found=3), display, report=None, saver=saver) == 0
 
