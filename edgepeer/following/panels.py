@@ -162,7 +162,7 @@ def _numbers(progress: JobProgress, elapsed: float) -> RenderableType:
     measured = progress.measured
     found = Quality.of(measured) if measured is not None else None
     if measured is None or found is None:
-        table.add_row("test accuracy", "-")
+        table.add_row("test", "-")
     else:
         table.add_row(f"test {found.name}", f"[bold]{found}[/]  [dim]round {measured.round}[/]")
     table.add_row("rounds/s", "-" if speed is None else f"[bold]{speed:.3g}[/]")

@@ -139,7 +139,7 @@ def summary(result: JobResult) -> Iterator[SummaryRow]:
     more += [] if result.loss is None else [f"loss {figure(result.loss)}"]
     found = "not measured" if quality is None else str(quality)
     yield SummaryRow(
-        f"test {'accuracy' if quality is None else quality.name}",
+        "test" if quality is None else f"test {quality.name}",
         found + (f" ({', '.join(more)})" if more else ""),
     )
     if result.diverged is not None:

@@ -423,7 +423,7 @@ class ExportSettings(VerbSettings, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "export"
 
-    log_level: _LogLevel = "error"
+    log_level: _LogLevel = "warning"
     checkpoint: Annotated[Path | None, _says("A checkpoint, or a directory of some.", metavar="FILE")] = None
     out: Annotated[Path | None, _says("The file to write: .keras or .npz.", metavar="FILE")] = None
     models: _Models = ()
