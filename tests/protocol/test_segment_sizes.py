@@ -125,6 +125,17 @@ def test_what_comes_together_slowly_is_passed_on_in_small_segments() -> None:
     assert large > 8 * cut
 
 
+@pytest.mark.parametrize(("pace", "slow"), [(0.3e6, True), (1.5e6, False)])
+def test_of_several_trees_each_brings_a_part(pace: float, slow: bool) -> None:
+    """Four fill a line of 12 MB/s at 1.5 MB/s up and as much down; who is behind a line of a tenth gives each a quarter
+    of that."""
+
+    def cut(rate: float, pace: float = inf) -> int:
+        return segment_bytes(MODEL // 4, rate, 4, smallest=SMALLEST, unknown=UNKNOWN, lanes=4, pace_bytes_per_s=pace)
+
+    assert cut(12e6, pace) == cut(pace if slow else 12e6)
+
+
 @pytest.mark.parametrize(("rate", "pace"), [(12.5e6, 6e6), (1e9, 20e6)])
 def test_a_pace_not_far_below_the_rate_changes_nothing(rate: float, pace: float) -> None:
     """Processors that are busy with other peers, on one machine."""

@@ -113,6 +113,17 @@ def test_lanes_are_chosen_where_they_pay_and_stay() -> None:
     assert fleet.took(42, 50) < 0.8 * fleet.took(2, 6)
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_leaf_behind_a_slow_line_is_not_waited_for_longer_over_two_trees(lanes: int) -> None:
+    """What comes together slowly goes on in small segments, over fast links, in each of them."""
+    rate, size = 0.6e6, 38_500
+    link = LinkModel(latency_s=7e-3, lines={**dict.fromkeys(PEERS, 12e6), PEERS[6]: rate})
+    fleet = Told(link, choice=None, lanes=lanes, peers=7, rounds=24, size=size).run()
+    assert fleet.last.trees == lanes
+    assert PEERS[6] not in inside(fleet.last)
+    assert fleet.took(16, 23) < 1.4 * 4 * size / rate
+
+
 def test_two_sites_are_joined_by_few_links() -> None:
     sites = {name: at % 2 for at, name in enumerate(PEERS)}
     link = LinkModel(
