@@ -38,13 +38,18 @@ def test_a_link_as_text(text: str, link: LinkShape) -> None:
     [
         *("", "fast", "100", "5ms,5ms", "100mbit,", "-5ms", "1bit", "1000gbit", "0.6s", "1e9bit", "5ms/5ms", "1mbit/"),
         *("1mbit/2", "/1mbit", "1mbit,2mbit", "1mbit/2mbit/3mbit", "loss=1", "loss=51%", "1%", "jitter=1%", "queue=0s"),
-        *("loss=1%,loss=1%", "jitter=", "=5ms", "rate=1mbit", "jitter=11s", "p3=5ms", "5ms;1mbit"),
+        *("loss=1%,loss=1%", "jitter=", "=5ms", "rate=1mbit", "jitter=0.6s", "p3=5ms", "5ms;1mbit"),
         *("queue=11s,1mbit", "queue=1s", "queue=1s,5ms"),
     ],
 )
 def test_what_no_link_is(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^link .*: .*must be[^\n]*$"):
         LinkShape.parse(text)
+
+
+def test_which_of_several_links_is_out_of_bounds() -> None:
+    with pytest.raises(ConfigError, match=r"^link '10mbit,9s': delay 9 s: must be 0 to 0.5 s$"):
+        parse_links(["100mbit,5ms", "3,5=10mbit,9s"], NAMES)
 
 
 @given(st.text(alphabet="0123456789.mkgbitus%=/, losjqer", max_size=30))

@@ -16,7 +16,8 @@ _TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[a-z]+|%)")
 _FOR_SOME: Final = re.compile(r"(?P<peers>p?\d+(,p?\d+)*)=(?P<link>.*)", re.IGNORECASE)
 _MOST_DELAY_S: Final = 0.5
-"""Where an answer takes more than a second, who waits for several gives up: brokers are given 4 s, silence 3."""
+"""Of delay, and of jitter beside it. Where an answer takes more than a second, who waits for several gives up: brokers
+are given 4 s, silence 3, and with seconds of jitter no host even finds another."""
 _EXAMPLE: Final = "such as 100mbit,5ms or 10mbit/50mbit,20ms,jitter=10ms,loss=1%,queue=200ms"
 
 
@@ -41,14 +42,14 @@ class LinkShape:
     def __post_init__(self) -> None:
         for rate in (self.up_bits_per_s, self.down_bits_per_s):
             if rate is not None and not 8e3 <= rate <= 30e9:
-                raise ConfigError(f"link rate {rate:g} bit/s: must be 8kbit to 30gbit")
-        for what, seconds, most in (("delay", self.delay_s, _MOST_DELAY_S), ("jitter", self.jitter_s, 10.0)):
-            if not 0.0 <= seconds <= most:
-                raise ConfigError(f"link {what} {seconds:g} s: must be 0 to {most:g} s")
+                raise ConfigError(f"rate {rate:g} bit/s: must be 8kbit to 30gbit")
+        for what, seconds in (("delay", self.delay_s), ("jitter", self.jitter_s)):
+            if not 0.0 <= seconds <= _MOST_DELAY_S:
+                raise ConfigError(f"{what} {seconds:g} s: must be 0 to {_MOST_DELAY_S:g} s")
         if not 0.0 <= self.loss <= 0.5:
-            raise ConfigError(f"link loss {100 * self.loss:g}%: must be 0% to 50%")
+            raise ConfigError(f"loss {100 * self.loss:g}%: must be 0% to 50%")
         if not 0.001 <= self.queue_s <= 10.0:
-            raise ConfigError(f"link queue {self.queue_s:g} s: must be 1ms to 10s")
+            raise ConfigError(f"queue {self.queue_s:g} s: must be 1ms to 10s")
 
     @classmethod
     def parse(cls, text: str) -> LinkShape:
@@ -86,14 +87,17 @@ class LinkShape:
             raise ConfigError(
                 f"link {text!r}: a queue is one in front of a rate, and there is none: must be {_EXAMPLE}"
             )
-        return cls(
-            up_bits_per_s=found.get("rate"),
-            down_bits_per_s=found.get("rate down"),
-            delay_s=found.get("delay", 0.0),
-            jitter_s=found.get("jitter", 0.0),
-            loss=found.get("loss", 0.0),
-            queue_s=found.get("queue", cls.queue_s),
-        )
+        try:
+            return cls(
+                up_bits_per_s=found.get("rate"),
+                down_bits_per_s=found.get("rate down"),
+                delay_s=found.get("delay", 0.0),
+                jitter_s=found.get("jitter", 0.0),
+                loss=found.get("loss", 0.0),
+                queue_s=found.get("queue", cls.queue_s),
+            )
+        except ConfigError as error:  # of several links, it is this one
+            raise ConfigError(f"link {text!r}: {error}") from None
 
 
 def parse_links(texts: Iterable[str], names: Sequence[str]) -> dict[str, LinkShape]:
