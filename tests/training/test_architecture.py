@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgepeer.errors import WireError
@@ -49,6 +51,43 @@ def test_what_computes_something_else_with_as_many_parameters_is_another(keras: 
 def test_another_kind_of_numbers_to_compute_with_is_another(keras: Any) -> None:
     mixed = branched(keras, dtype="mixed_bfloat16")
     assert are_others(architecture(branched(keras)), architecture(mixed))
+
+
+def test_names_within_a_model_may_be_those_of_others_around_it(keras: Any) -> None:
+    """As Keras counts on, its names meet an author's in one process and not in another."""
+
+    def nested(around: str) -> Any:
+        layers = keras.layers
+        inner = keras.Sequential([keras.Input((4,)), layers.Dense(4, name="mine"), layers.Dense(4)])
+        inputs = keras.Input((4,))
+        first = layers.Dense(4, name=around)(inputs)
+        return keras.Model(inputs, layers.Add()([first, inner(first)]))
+
+    assert architecture(nested("mine")) == architecture(nested("other"))
+
+
+def test_what_differs_between_devices_is_not_compared(keras: Any) -> None:
+    """Where the files of a package are, and how a machine rounds."""
+
+    class Table(keras.layers.Layer):  # type: ignore[misc,name-defined]  # keras is Any
+        def __init__(self, file: str, scale: float, table: Any = None, **others: Any) -> None:
+            super().__init__(**others)
+            self.given = {"file": file, "scale": scale, "table": table}
+
+        def get_config(self) -> dict[str, Any]:
+            return {**super().get_config(), **self.given}
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    def of(*given: Any) -> str:
+        return architecture(keras.Sequential([keras.Input((2,)), Table(*given)]))
+
+    here = of("/home/a/site-packages/of/table.bin", 0.1, np.array([0.3, 1e-7]))
+    assert here == of("C:\\b\\of\\table.bin", math.nextafter(0.1, 1), np.array([0.3, math.nextafter(1e-7, 1)])) != ""
+    assert are_others(here, of("/home/a/site-packages/of/other.bin", 0.1, np.array([0.3, 1e-7])))
+    assert are_others(here, of("/home/a/site-packages/of/table.bin", 0.101, np.array([0.3, 1e-7])))
+    assert are_others(here, of("/home/a/site-packages/of/table.bin", 0.1, np.array([0.3, 1.01e-7])))
 
 
 def test_code_of_a_lambda_is_not_compared(keras: Any) -> None:
