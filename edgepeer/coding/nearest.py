@@ -29,30 +29,30 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["nearest"]
+__all__ = ["RANK", "nearest"]
 
 _BELOW: Final = 1e-9
 """What is as little below 0 is 0, but for rounding."""
-_RANK: Final = 1e-9
-"""Singular values below this part of the greatest are zeros."""
+RANK: Final = 1e-9
 
 
-def nearest(matrix: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+def nearest(matrix: NDArray[np.float64], wanted: NDArray[np.float64], *, rank: float = RANK) -> NDArray[np.float64]:
     """The weights r of the workers' vectors, shape (workers,).
 
     Args:
         matrix: A, shape (chunks, workers), of those who are there; one at least.
         wanted: w, shape (chunks,), none below 0.
+        rank: singular values below this part of the greatest are zeros: with more of them r is shorter, A r less near.
     """
-    found = np.asarray(np.linalg.lstsq(matrix, wanted, rcond=None)[0], np.float64)
+    found = np.asarray(np.linalg.lstsq(matrix, wanted, rcond=rank)[0], np.float64)
     held = np.zeros(len(matrix), np.bool_)
     while (below := (matrix @ found < -_BELOW) & ~held).any():
         held |= below
         has = matrix[held].any(axis=0)  # who has one of these chunks; the others are free
         _, sizes, rows = np.linalg.svd(matrix[np.ix_(held, has)])
-        spared = rows[np.count_nonzero(sizes > _RANK * sizes[0]) :].T  # the r that leave these at 0
+        spared = rows[np.count_nonzero(sizes > rank * sizes[0]) :].T  # the r that leave these at 0
         free = np.concatenate([matrix[:, ~has], matrix[:, has] @ spared], axis=1)
-        best = np.linalg.lstsq(free, wanted, rcond=_RANK)[0] if free.size else np.zeros(0)
+        best = np.linalg.lstsq(free, wanted, rcond=rank)[0] if free.size else np.zeros(0)
         others = np.count_nonzero(~has)
         found[~has], found[has] = best[:others], spared @ best[others:]
     return found
