@@ -20,6 +20,8 @@ from edgepeer.training.keras_setup import load_keras
 __all__ = ["architecture", "are_others"]
 
 _DIGEST_BYTES: Final = 16
+_RULE: Final = 2
+"""Of what counts of a description: to be raised when that changes, or a model is another one after an upgrade."""
 _DIGITS: Final = 5
 """Of the numbers in a description, which may have been computed: not on all machines to the last digit."""
 _OF_LAYERS: Final = frozenset(("keras_history", "input_layers", "output_layers"))
@@ -30,9 +32,9 @@ _LEFT_OUT: Final = frozenset(
 
 
 def architecture(model: Any) -> str:
-    """The version of Keras and a digest of what the model computes, at most 64 characters: models with the same
-    compute the same, but for code of their own classes; of one version of Keras, models with different ones don't.
-    Empty where Keras can't describe it.
+    """The version of Keras, that of what counts here, and a digest of what the model computes, at most 64 characters:
+    models with the same compute the same, but for code of their own classes; of the same versions, models with
+    different ones don't. Empty where Keras can't describe it.
     """
     try:
         described = json.loads(model.to_json())
@@ -40,12 +42,12 @@ def architecture(model: Any) -> str:
         return ""
     plain = json.dumps(_plain(described, {}), sort_keys=True)
     digest = hashlib.blake2b(plain.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-    return f"{load_keras().__version__[:24]} {digest}"
+    return f"{load_keras().__version__[:24]}/{_RULE} {digest}"
 
 
 def are_others(one: str, another: str) -> bool:
     """Whether models that are described so compute something else for certain. Another version of Keras may describe
-    the same otherwise."""
+    the same otherwise, as another build may do here."""
     return bool(one and another) and one != another and one.partition(" ")[0] == another.partition(" ")[0]
 
 
