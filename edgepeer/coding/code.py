@@ -38,7 +38,7 @@ class Recovery:
     As in the papers, gradients of different chunks count as equally long and orthogonal; with one block it is the sum
     of (1 - coverage[i])^2. What they have in common, and they have something, is missing on top of that."""
     enough: bool = False
-    """Whether the code asks for no more than this, although it isn't exact ("the first k")."""
+    """Whether the code asks for no more than this, although it isn't exact ("the first k", or all there are)."""
 
 
 class GradientCode(ABC):

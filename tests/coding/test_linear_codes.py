@@ -255,3 +255,14 @@ def test_first() -> None:
 def test_coefficients_of_another_assignment() -> None:
     with pytest.raises(ConfigError, match="not of this assignment"):
         LinearCode("x", Assignment(2, ((0,), (1,))), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(("workers", "s"), [(57, 15), (100, 20)])
+def test_when_all_is_computed_nobody_is_waited_for(workers: int, s: int) -> None:
+    """Of these not even all make a sum that rounding leaves exact: a round that waits for one never ended."""
+    code = CyclicCode("x", workers, s)
+    whole = code.recovery(code.loads)
+    assert (whole.exact, whole.enough) == (False, True)
+    assert whole.coverage.min() > 0.1
+    assert not code.recovery((*code.loads[:-1], 0)).enough
+    assert CyclicCode("x", 9, 2).recovery((3,) * 9).exact
