@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import PureWindowsPath
 from typing import Any, Final
@@ -37,7 +38,8 @@ def architecture(model: Any) -> str:
     different ones don't. Empty where Keras can't describe it.
     """
     try:
-        described = json.loads(model.to_json())
+        with warnings.catch_warnings(action="ignore"):  # of lambdas: nothing is loaded from what is said here
+            described = json.loads(model.to_json())
     except Exception:  # foreign code, which may not be able to say what it has been given
         return ""
     plain = json.dumps(_plain(described, {}), sort_keys=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,9 @@ def test_code_of_a_lambda_is_not_compared(keras: Any) -> None:
         return architecture(keras.Sequential([keras.Input((2,)), keras.layers.Lambda(function)]))
 
     assert ends_in(lambda x: x + 1) == ends_in(lambda x: x) != ""
+    activated = keras.layers.Dense(2, activation=lambda x: x + 1)
+    with warnings.catch_warnings(action="error"):  # Keras warns of loading these
+        assert architecture(keras.Sequential([keras.Input((2,)), activated])) != ""
 
 
 def test_what_keras_cannot_describe_is_no_other(keras: Any) -> None:
