@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgepeer.coding.assignment import Assignment
 from edgepeer.coding.code import GradientCode, Recovery
-from edgepeer.coding.nearest import RANK, nearest
+from edgepeer.coding.nearest import LEAST, RANK, nearest
 from edgepeer.errors import ConfigError
 
 __all__ = ["Decoding", "LinearCode", "check_stragglers"]
@@ -34,9 +34,6 @@ s = 20 of 100 workers, some with the one's weights and some with the other's, wa
 0.001 of one with shorter r."""
 _COARSE: Final = 1e-5
 """Up to this part of the greatest, singular values are zeros then."""
-_LEAST: Final = 0.43
-"""A sum is worth so much of one chunk at least (`nearest`), or is none: what is left may be nothing but rounding, and
-its mean of any size. No round number, which might be met: machines round otherwise, and all are to come to the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +90,7 @@ class LinearCode(GradientCode):
         if _is_blurred(coverage, lost):
             vector = self._nearest(there, _COARSE)
             coverage, lost = self._what_comes(vector)
-        if float(coverage @ coverage) < _LEAST or _is_blurred(coverage, lost):
+        if float(coverage @ coverage) < LEAST or _is_blurred(coverage, lost):
             vector, coverage, lost = np.zeros_like(vector), np.zeros_like(coverage), np.zeros_like(lost)
         wrong = coverage - 1
         if np.max(lost) > _LOST:

@@ -29,11 +29,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RANK", "nearest"]
+__all__ = ["LEAST", "RANK", "nearest"]
 
 _BELOW: Final = 1e-9
 """What is as little below 0 is 0, but for rounding."""
 RANK: Final = 1e-9
+LEAST: Final = 0.43
+"""A sum is worth so much of one chunk at least, or is none: what is left may be nothing but rounding, and its mean of
+any size. No round number, which might be met: machines round otherwise, and all are to come to the same."""
 
 
 def nearest(matrix: NDArray[np.float64], wanted: NDArray[np.float64], *, rank: float = RANK) -> NDArray[np.float64]:

@@ -21,13 +21,12 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepeer.coding.nearest import nearest
+from edgepeer.coding.nearest import LEAST, nearest
 
 __all__ = ["SiblingGroup", "share_out"]
 
 _DRAWS = 40  # of the matrix A; the one with the smallest coefficients is taken
 _PATTERNS = 300  # of stragglers, at most, by which a draw is judged
-_LEAST = 0.43  # of what a worker computes: what is less may be nothing but rounding; no round number, as in `linear`
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +70,7 @@ class SiblingGroup:
         elif any(usable):
             those, scale = np.flatnonzero(usable), np.sqrt(np.array(self.widths, float))
             found = nearest((self.matrix[those] * scale).T, scale)
-            if np.linalg.norm(found @ self.matrix[those] * scale) ** 2 > _LEAST:
+            if np.linalg.norm(found @ self.matrix[those] * scale) ** 2 > LEAST:
                 weights[those] = found
         return weights
 

@@ -531,13 +531,7 @@ async def test_a_directory_that_can_t_be_looked_into_is_not_the_end_of_who_lets_
 
         monkeypatch.setattr("edgepeer.enrol.household.is_joined", look)
         async with EmbeddedBroker(port=port, identity=there):
-            house = asyncio.create_task(serving._keep_house(registrar, household))
-            try:
-                async with asyncio.timeout(30):
-                    await told.wait()
-            finally:
-                house.cancel()
-                await asyncio.gather(house, return_exceptions=True)
+            await keep_house(registrar, household, until=told)
         assert p7.serial in there.evictions.serials
     assert f"{home}/broker: can't read or write there: permission denied: let who looks after the fleet" in caplog.text
 
