@@ -6,7 +6,8 @@ The cost of a round, for a vector of V bytes in l lanes over machines i that sen
               | receives / r_i; the line between two sites for what crosses it; the broker for what it relays
     processor | each frame costs both its ends FRAME_S, each byte BYTE_S. A machine has CORES
     way       | from the leaf that is the furthest to its root and down again, each link takes a round trip, and what a
-              | segment waits for others at both ends: QUEUE segments, or the vector itself where it is not cut
+              | segment waits for others at both ends: QUEUE segments, or the vector itself where it is not cut; on the
+              | line of a leaf of all trees, which these share till the end, one of each of them
     agreement | from the holder that is the furthest to the coordinator and down again, each link takes a round trip
     one host  | what goes from member to member of one host is work of its processor, and nothing else
     broken    | what two members exchange that can't connect goes twice over the line of a third, or of several by
@@ -164,12 +165,13 @@ class _Cost:
         self.work = 0
         """How many links were looked at."""
         self._rested_at = 0
-        self._filled: dict[tuple[int, int], tuple[list[float], list[float], list[float]]] = {}
+        self._filled: dict[tuple[int, int], tuple[list[float], ...]] = {}
         self._broken = of.broken | {(j, i) for i, j in of.broken}
         self._usual = of.typical[0] if of.broken else 0.0
 
-    def _fill(self, count: int, hops: int) -> tuple[list[float], list[float], list[float]]:
-        """For each member: how long a segment waits where it is sent and where it is received, and frames a link."""
+    def _fill(self, count: int, hops: int) -> tuple[list[float], ...]:
+        """For each member: how long a segment waits where it is sent and where it is received, the same for a leaf of
+        all trees, and frames a link."""
         found = self._filled.get((count, hops))
         if found is None:
             part = -(-self.total_bytes // count)
@@ -178,12 +180,14 @@ class _Cost:
                 size = segment_bytes(part, rate, hops, smallest=SMALLEST_BYTES, unknown=SMALLEST_BYTES)
                 return max(min(size, part), 1)
 
-            def fill(rate: float) -> float:
-                return min(QUEUE * segment(rate), part) / rate
+            def fill(rate: float, trees: int = 1) -> float:
+                return min(max(QUEUE, trees) * segment(rate), trees * part) / rate
 
             found = self._filled[count, hops] = (
                 [fill(m.send) for m in self.of.machines],
                 [fill(m.receive) for m in self.of.machines],
+                [fill(m.send, count) for m in self.of.machines],
+                [fill(m.receive, count) for m in self.of.machines],
                 [2.0 * -(-part // segment(min(m.send, m.receive))) for m in self.of.machines],
             )
         return found
@@ -195,7 +199,8 @@ class _Cost:
         links = _links(trees)
         count, hops = trees.count, max(2 * trees.height, 1)
         part = self.total_bytes / count
-        sending, receiving, frames = self._fill(count, hops)
+        sending, receiving, sending_all, receiving_all, frames = self._fill(count, hops)
+        core = trees.core
         load, moved, told = [0] * size, [0] * size, [0.0] * size
         crossed: dict[tuple[int, int], int] = {}
         around: dict[tuple[int, int], int] = {}
@@ -232,8 +237,9 @@ class _Cost:
                 if one.host != other.host:
                     load[i] += 1
                     load[j] += 1
-                    up = sending[i] if sending[i] > receiving[j] else receiving[j]
-                    down = sending[j] if sending[j] > receiving[i] else receiving[i]
+                    sent, received = (sending, receiving) if position < core else (sending_all, receiving_all)
+                    up = sent[i] if sent[i] > receiving[j] else receiving[j]
+                    down = sending[j] if sending[j] > received[i] else received[i]
                     so_far += up + down
                 way[position] = so_far
                 if so_far > longest:

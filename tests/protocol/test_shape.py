@@ -66,6 +66,18 @@ def test_the_model_says_what_was_measured(size: int, lanes: int) -> None:
     assert found == pytest.approx(MEASURED_MS[size, lanes], rel=0.13)
 
 
+SIMULATED_S = {(3, 7e-3): 0.445, (3, 20e-3): 0.497, (6, 7e-3): 0.500}
+"""Lanes and latency: rounds of 38,500 float32 of seven peers with 12 MB/s, but for one with 0.6, which is a leaf of all
+trees, as two others are."""
+
+
+@pytest.mark.parametrize(("lanes", "latency_s"), SIMULATED_S)
+def test_a_slow_leaf_is_waited_for_in_each_of_several_trees(lanes: int, latency_s: float) -> None:
+    of = network([12e6] * 6 + [0.6e6], 2 * latency_s)
+    found = round_s(of, Shape(tuple(range(7)), Trees(7, 2, lanes, 3)), 4 * 38_500)
+    assert found == pytest.approx(SIMULATED_S[lanes, latency_s], rel=0.08)
+
+
 @pytest.mark.parametrize("size", [7, 15])
 def test_on_slow_lines_several_lanes_are_chosen_and_pay(size: int) -> None:
     of, now = network([11.85e6] * size), flat(size)
