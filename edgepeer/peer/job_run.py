@@ -175,7 +175,7 @@ class JobRun(Run):
                 self._loss = float(mean[-1])
             ended_in = self._ended_in(outcome.generation, view)
             try:
-                evaluation = await self._apply(mean, number, ended_in)
+                evaluation = await self._apply(mean if outcome.weight else None, number, ended_in)
             except FellBehind as error:
                 self._rounds.failed(number, error)
                 continue
@@ -203,18 +203,24 @@ class JobRun(Run):
         views = [v for v in (self._peer.view, begun) if v is not None and v.beginning == begun.beginning]
         return next((v for v in views if str(v.generation) == generation), None)
 
-    async def _apply(self, mean: Float32Vector, number: int, view: View | None) -> Evaluation | None:
-        """`view`: that the round ended in; None: it is not known any more, and no checkpoint can say it."""
+    async def _apply(self, mean: Float32Vector | None, number: int, view: View | None) -> Evaluation | None:
+        """Take a round into the run's state.
+
+        Args:
+            mean: None: no sample counted. An optimizer with a momentum would move on by zeros, too.
+            view: that the round ended in; None: it is not known any more, and no checkpoint can say it.
+        """
         trainer, test = self._require_trainer(), self._test
         assert test is not None
         leads = self._leads
 
         def apply() -> Evaluation | None:
             self._evaluation = None
-            trainer.apply(mean[: trainer.size])
             # Together, in this thread: nobody is to be given one without the other.
-            if not self._diverged and not math.isfinite(mean[-1]):
-                self._diverged = number
+            if mean is not None:
+                trainer.apply(mean[: trainer.size])
+                if not self._diverged and not math.isfinite(mean[-1]):
+                    self._diverged = number
             self._state.applied = number
             last = self._is_over()
             if view is not None and self._checkpoints.due(number, last=last):

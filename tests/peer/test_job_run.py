@@ -133,14 +133,16 @@ class Alone:
         return outcome
 
 
-def outcome(number: int, vector: np.ndarray[Any, Any], generation: Generation | None = None) -> Outcome:
+def outcome(
+    number: int, vector: np.ndarray[Any, Any], generation: Generation | None = None, weight: float = 1.0
+) -> Outcome:
     return Outcome(
         round=number,
         generation=str(generation or VIEW.generation),
         epoch=1,
         contributors=(PeerId("p0"), PeerId("p1")),
         exact=True,
-        weight=1.0,
+        weight=weight,
         seconds=0.1,
         digest="",
         paths=(),
@@ -184,10 +186,12 @@ class Fleet:
         vector[-1] = loss
         return vector
 
-    async def round(self, number: int, mean: np.ndarray[Any, Any], generation: Generation | None = None) -> None:
+    async def round(
+        self, number: int, mean: np.ndarray[Any, Any], generation: Generation | None = None, weight: float = 1.0
+    ) -> None:
         """One that is as it should be."""
         await self.peer.brought.get()
-        await self.peer.outcomes.put(outcome(number, mean, generation))
+        await self.peer.outcomes.put(outcome(number, mean, generation, weight))
         await until(lambda: self.run._state.applied == number)
 
     async def report(self, state: str) -> PeerReport:
@@ -313,6 +317,18 @@ async def test_what_a_round_of_a_state_that_is_given_up_says_of_the_loss_counts_
         await fleet.peer.outcomes.put(outcome(2, fleet.mean(loss=math.inf)))
         await fleet.round(4, fleet.mean())
         assert not any(report.state == "done" for report in fleet.peer.reports)
+
+
+async def test_a_round_in_which_no_sample_counted_moves_nothing(tmp_path: Path) -> None:
+    """Not even by the momentum of those before, as zeros would."""
+    async with running(tmp_path, optimizer="sgd:momentum=0.9") as fleet:
+        trainer = fleet.run._require_trainer
+        await fleet.round(1, fleet.mean())
+        first = trainer().parameters().copy()
+        await fleet.round(2, np.zeros_like(fleet.mean()), weight=0.0)
+        assert np.array_equal(trainer().parameters(), first)
+        await fleet.round(3, fleet.mean())
+        assert not np.array_equal(trainer().parameters(), first)
 
 
 @pytest.mark.parametrize("theirs", ["the same", "", "other"])
