@@ -15,7 +15,10 @@ __all__ = ["ExploreSettings", "IsolationSettings", "RunSettings", "SoakSettings"
 
 _OtherCall: TypeAlias = Literal["plain", "uncoded", "recode"]
 _FaultKind: TypeAlias = (
-    Literal["kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout"] | _OtherCall
+    Literal[
+        "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout", "cancel", "lose"
+    ]
+    | _OtherCall
 )
 _KINDS: Final = tuple(kind for each in get_args(_FaultKind) for kind in get_args(each))
 
@@ -115,6 +118,10 @@ class ExploreSettings(VerbSettings, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.code == "none" and (calls := [kind for kind in self.kinds if kind in get_args(_OtherCall)]):
             raise ConfigError(f"kinds = {','.join(calls)}: only in coded rounds; add a code, such as fractional:s=1")
+        if self.code != "none" and (own := [kind for kind in self.kinds if kind in ("cancel", "lose")]):
+            raise ConfigError(f"kinds = {','.join(own)}: not in coded rounds; leave the code out")
+        if self.plain and "lose" in self.kinds:
+            raise ConfigError("kinds = lose: plain calls have no state of a run that could be lost; leave --plain out")
 
 
 class IsolationSettings(VerbSettings, frozen=True, kw_only=True):

@@ -121,6 +121,11 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[SoakSettings
             ["explore", "--kinds", "kill,plain"],
             "kinds = plain: only in coded rounds; add a code, such as fractional:s=1",
         ),
+        (
+            ["explore", "--kinds", "kill,lose", "--code", "fractional:s=1"],
+            "kinds = lose: not in coded rounds; leave the code out",
+        ),
+        (["explore", "--kinds", "lose", "--plain"], "kinds = lose: plain calls have no state of a run"),
         (["explore", "--wait", "deadline:1"], "wait = deadline:1: only coded rounds can end early; add a code, "),
         (["isolation", "--peers", "7,1"], "peers = 7,1 (from --peers): must be integers from 2 to 255, with commas "),
         (["isolation", "--peers", ","], "peers = , (from --peers): must be integers from 2 to 255, with commas "),

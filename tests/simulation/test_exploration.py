@@ -16,6 +16,7 @@ from edgepeer.ids import PeerId
 from edgepeer.protocol import allreduce
 from edgepeer.protocol.allreduce import Allreduce
 from edgepeer.protocol.membership import Membership
+from edgepeer.protocol.neighbours import Neighbours
 from edgepeer.protocol.node import Node
 from edgepeer.protocol.place import Place
 from edgepeer.protocol.round import Round
@@ -235,8 +236,9 @@ def test_several_processes_stop_when_they_are_told() -> None:
         (Setting(peers=4, faults=1, kinds=("kill", "isolate")), Bounds(depth=1, states=SOME)),
         (Setting(peers=3, faults=2, kinds=("leave", "isolate")), Bounds(depth=2, states=SOME)),
         (Setting(peers=3, faults=2, kinds=("kill", "timeout")), Bounds(depth=2, states=4 * SOME, probe_every=20)),
+        (Setting(peers=3, faults=2, kinds=("lose", "cancel", "power")), Bounds(depth=2, states=SOME)),
     ],
-    ids=["run", "plain", "pair", "links", "four", "leaving", "dropped"],
+    ids=["run", "plain", "pair", "links", "four", "leaving", "dropped", "applications"],
 )
 def test_nothing_breaks(setting: Setting, bounds: Bounds) -> None:
     find, search = found(setting, bounds)
@@ -384,6 +386,43 @@ def test_a_round_that_counts_before_enough_hold_it_is_found(monkeypatch: pytest.
     find, _ = found(TRIO, ONE_SURPRISE)
     assert find is not None
     assert "holds the end of round 2, which counts" in find.complaint
+
+
+def test_a_cancelled_call_whose_memory_is_still_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, bounds = Setting(peers=3, faults=1, kinds=("cancel",)), Bounds(depth=1, states=600)
+    assert found(setting, bounds)[0] is None
+
+    def abandon(self: Round) -> list[PeerId]:
+        self.brings.abandoned = True
+        return []
+
+    monkeypatch.setattr(Round, "abandon", abandon)
+    find, _ = found(setting, bounds)
+    assert find is not None
+    assert find.complaint.endswith("round 2 is not the sum over p0, p1, p2")
+    assert [action[0] for action in find.actions if action[0] not in ("bring", "contribute")] == ["cancel"]
+
+
+def test_who_has_lost_its_state_and_is_given_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Setting(peers=3, faults=1, kinds=("lose",)))
+    lost = fleet.after(fleet.formed(), ("lose", 2))
+    assert ("lose", 2) not in fleet.disturbances(lost)
+    assert recover(fleet, lost) is None
+    monkeypatch.setattr(Neighbours, "_give_up_state", lambda self: None)
+    fleet = Fleet(Setting(peers=3, faults=1, kinds=("lose",)))
+    complaint = recover(fleet, fleet.after(fleet.formed(), ("lose", 2)))
+    assert complaint is not None
+    assert complaint.startswith("the fleet does not find together again")
+
+
+def test_who_has_lost_its_state_gives_it_to_nobody_until_it_has_another() -> None:
+    """All but one have: what that one gives, they give on."""
+    fleet = Fleet(Setting(peers=4, faults=3, kinds=("lose",), fanout=1))
+    state = fleet.formed()
+    for peer in (0, 1, 2):
+        state = fleet.after(state, ("lose", peer))
+    assert [facts(fleet, state, peer).begins for peer in range(4)] == [False, False, False, True]
+    assert recover(fleet, state) is None
 
 
 def test_a_digest_that_is_checked_makes_the_fleet_ask_again() -> None:

@@ -339,6 +339,12 @@ class Draft:
     def _timeout(self, peer: int) -> None:
         self._event(peer, ("timeout",))
 
+    def _cancel(self, peer: int) -> None:
+        self._event(peer, ("cancel",))
+
+    def _lose(self, peer: int) -> None:
+        self._event(peer, ("lose",))
+
     def _go(self, peer: int, knowing: Facts) -> None:
         """A peer that leaves is let go: it ends, and tells the broker. What it knew it has put away already."""
         self._die(peer, knowing)

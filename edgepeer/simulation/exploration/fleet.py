@@ -196,6 +196,10 @@ class Fleet(Tables):
         if kind == "leave":
             facts = self.facts(state, peers[0])
             return facts is not None and not facts.leaving
+        if kind in ("cancel", "lose"):
+            facts = self.facts(state, peers[0])
+            can = facts is not None and (facts.cancels if kind == "cancel" else facts.loses)
+            return can and not self.idle(state, peers[0])
         if kind in OTHER_CALLS:
             facts = self.facts(state, peers[0])
             return facts is not None and not self.idle(state, peers[0]) and self._may_call(state, facts)

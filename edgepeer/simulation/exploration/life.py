@@ -3,7 +3,8 @@
 What a peer does depends on its own state and on the event alone. So each pair is worked out once, by the real machine,
 and looked up from then on, whatever goes on elsewhere.
 
-The machine's application contributes when the explorer says so, and hands over and takes up states of the run at once.
+The machine's application contributes when the explorer says so, and hands over and takes up states of the run at once;
+also who had lost its own, and has another's now.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hashlib import blake2b
 from typing import Any, Final, TypeAlias
 
 import msgspec
+import numpy as np
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.errors import ProtocolBug
@@ -106,6 +108,10 @@ class Facts:
     """Whether a result is here that is not decided yet."""
     begins: bool
     """Whether the application may contribute to round `over` + 1."""
+    cancels: bool
+    """Whether it may cancel the call that it is in ..."""
+    loses: bool
+    """... or lose its state of the run, if it is in none."""
     goes_on: bool
     """Whether it has something to say in the call that it is in ..."""
     computes: bool
@@ -213,15 +219,34 @@ class _Life:
         self.rounds: dict[int, bytes] = {}
         self.over = 0
         self.owed = 0
+        self.without = False
+        """Whether it has lost its state of the run. Then `rounds` is what it has seen end all the same."""
+        self.asked: fx.ProvideState | None = None
+        """Who wants one meanwhile."""
         self.current = ""
         """Of which run all this is."""
 
     @property
     def begins(self) -> bool:
-        rounds, view = self.node.allreduce, self.node.view
+        return self._in_step and not self.node.allreduce.contributed and not self.without
+
+    @property
+    def cancels(self) -> bool:
+        """Whether it is in a call that it may cancel."""
+        rd = self.node.parts.course.round
+        return self.coded is None and self.node.allreduce.contributed and not rd.brings.abandoned
+
+    @property
+    def loses(self) -> bool:
+        """Whether it has a state of the run to lose, and is in no call."""
+        return self.begins and bool(self.run) and self.coded is None
+
+    @property
+    def _in_step(self) -> bool:
+        view = self.node.view
         if view is None or view.run != self.run or self.node.parts.membership.leaving:
             return False
-        return rounds.committed >= 0 and not rounds.contributed
+        return self.node.allreduce.committed >= 0
 
     @property
     def goes_on(self) -> bool:
@@ -343,6 +368,8 @@ class Lives:
                     over=life.next_round - 1,
                     holding=node.parts.course.holding,
                     begins=life.begins,
+                    cancels=life.cancels,
+                    loses=life.loses,
                     goes_on=life.goes_on,
                     computes=life.computes,
                     settled=node.parts.membership.settled,
@@ -363,10 +390,10 @@ class Lives:
 
     def step(self, state: int, event: Op) -> Step:
         """What happens in that state because of ("frame", peer, frame), ("up", peer, incarnation), ("down", peer),
-        ("failed", peer, refused), ("contribute",), ("compute",), one of `OTHER_CALLS`, ("leave",), ("timeout",),
-        ("late",), ("renew", numbers of what, peer), ("beat", connected peers that are there), or ("word", word) of the
-        broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or ("relayed", frame,
-        payload).
+        ("failed", peer, refused), ("contribute",), ("compute",), one of `OTHER_CALLS`, ("cancel",), ("lose",),
+        ("leave",), ("timeout",), ("late",), ("renew", numbers of what, peer), ("beat", connected peers that are there),
+        or ("word", word) of the broker, by number: ("seen", member), ("gone", peer), ("view", view), ("synced",), or
+        ("relayed", frame, payload).
         """
         known = self._steps.get((state, event))
         if known is None:
@@ -430,10 +457,17 @@ class Table:
             self._do(self._node.tick(self._now))
         elif kind in ("contribute", "compute", *OTHER_CALLS):
             self._call(kind)
+        elif kind == "cancel":
+            self._cancel()
+        elif kind == "lose":
+            self._life.without = True
+            self._handle(ev.StateLost())
         elif kind == "renew":
             Numbers.renew(self._node, event[1], event[2])
         else:
             self._handle(self._event(event))
+        if self._life.without and self._node.allreduce.committed < 0:
+            self._life.rounds, self._life.over = {}, 0  # the machine has forgotten all of that as well
         return self._now
 
     def _event(self, event: Op) -> ev.Event:
@@ -485,7 +519,7 @@ class Table:
 
     def _forget(self) -> None:
         life = self._life
-        life.rounds, life.over, life.owed = {}, 0, 0
+        life.rounds, life.over, life.owed, life.without, life.asked = {}, 0, 0, False, None
         self._end_call()
 
     def _on_view(self, effect: fx.ViewInstalled) -> None:
@@ -505,6 +539,13 @@ class Table:
             life.coded.go_on(node, number, self._handle)
         else:
             life.coded.begin(kind, node, number, self._handle)
+
+    def _cancel(self) -> None:
+        """The vector's memory is used for something else from now on."""
+        own = self._node.parts.course.round.brings.vector
+        self._handle(ev.Abandoned())
+        if own is not None:
+            own.fill(np.nan)
 
     def _end_call(self) -> None:
         if self._life.coded is not None:
@@ -545,6 +586,9 @@ class Table:
 
     def _provide(self, effect: fx.ProvideState) -> None:
         life, size = self._life, 8 * self._life.size
+        if life.without:
+            life.asked = effect
+            return
         state = b"".join(total.ljust(size, b"\0") for total in life.rounds.values()) or _NO_STATE
         self._handle(ev.StateReady(effect.peer, effect.run, life.over, state))
 
@@ -553,7 +597,12 @@ class Table:
         pieces = [blob[at : at + size] for at in range(0, len(blob), size)] if blob != _NO_STATE else []
         if len(pieces) != effect.round:
             raise ProtocolBug(f"a state of {len(pieces)} rounds for round {effect.round}")
-        life.rounds = {number: piece.rstrip(b"\0") if piece.startswith(DROPPED) else piece
-                       for number, piece in enumerate(pieces, start=1)}  # fmt: skip
-        life.over, life.owed = effect.round, 0
+        life.without = effect.round < self._node.allreduce.committed  # the round has ended meanwhile
+        if not life.without:
+            life.rounds = {number: piece.rstrip(b"\0") if piece.startswith(DROPPED) else piece
+                           for number, piece in enumerate(pieces, start=1)}  # fmt: skip
+            life.over, life.owed = effect.round, 0
         self._handle(ev.Adopted(effect.run, effect.round, effect.of, effect.life))
+        asked, life.asked = life.asked, None
+        if asked is not None and not life.without:
+            self._provide(asked)

@@ -13,7 +13,8 @@ __all__ = ["FAULTS", "Action", "Setting", "State", "is_cut"]
 
 Action: TypeAlias = tuple[Any, ...]
 FAULTS: Final = (
-    "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout", *OTHER_CALLS,
+    "kill", "power", "isolate", "cut", "oneway", "freeze", "reset", "damage", "leave", "timeout", "cancel", "lose",
+    *OTHER_CALLS,
 )  # fmt: skip
 
 
