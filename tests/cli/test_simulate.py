@@ -16,6 +16,7 @@ from edgepeer.cli.simulate import VERBS
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ProtocolBug
 from edgepeer.settings import SoakSettings, settings_of
+from edgepeer.simulation.exploration.calls import OTHER_CALLS
 from edgepeer.simulation.exploration.state import FAULTS
 from edgepeer.simulation.schedule import Schedule
 from edgepeer.simulation.story import Story
@@ -266,8 +267,11 @@ def test_a_soak_prints_the_smallest_schedule_that_breaks_something(edgepeer_simu
 
 
 def test_all_kinds_of_faults_can_be_explored(edgepeer_simulate: Run) -> None:
-    code, out, _ = edgepeer_simulate("explore", "--code", "first", "--kinds", ",".join(FAULTS), "--depth", "0")
-    assert code == 0, out
+    coded, plain = set(FAULTS) - {"cancel", "lose"}, set(FAULTS) - set(OTHER_CALLS)
+    assert coded | plain == set(FAULTS)
+    for code, kinds in (("first", coded), ("none", plain)):
+        status, out, _ = edgepeer_simulate("explore", "--code", code, "--kinds", ",".join(kinds), "--depth", "0")
+        assert status == 0, out
 
 
 def test_an_exploration_prints_what_it_has_gone_through(edgepeer_simulate: Run) -> None:
