@@ -7,7 +7,7 @@
   a quorum of the view before, in whatever ballots.
 - Of a round that has ended in a view, every later view of the generation has a member that has its end, or holds it.
 - Once a view is settled for anybody, all members have seen all rounds end that have ended in views before it, but for
-  one that was put forward again, and has been decided in this view as well.
+  one that was put forward again, and has been decided in this view as well. Who has lost its state since has seen them.
 - A life that is frozen sends nothing that could help to decide a round of its view.
 - No machine breaks.
 """
@@ -148,11 +148,11 @@ def _newest_before(history: History, view: View) -> int:
     return max(found, default=0)
 
 
-def _knows(life: Life, history: History, facts: Sequence[Facts | None]) -> int:
-    """Up to which round a life knows, or holds, how all have ended."""
+def _knows(life: Life, history: History, facts: Sequence[Facts | None], *, knew: bool = False) -> int:
+    """Up to which round a life knows, or holds, how all have ended. `knew`: or knew so."""
     for each in facts:
         if each is not None and (each.me.id, each.me.incarnation) == (life.id, life.incarnation):
-            return each.over + each.holding
+            return max(each.over + each.holding, each.knew if knew else 0)
     return next((upto for of, upto in history.past if of == life), 0)
 
 
@@ -163,7 +163,7 @@ def _check_settled(history: History, mine: Facts, facts: Sequence[Facts | None])
     ends = ((number, end) for (of, number), end in history.ends if of == view.generation and end.epoch < view.epoch)
     newest = max((number for number, end in ends if end.last < view.epoch), default=0)
     for member in view.members:
-        if _knows(Life(member.id, member.incarnation), history, facts) < newest:
+        if _knows(Life(member.id, member.incarnation), history, facts, knew=True) < newest:
             what = f"and {member.id} does not know how round {newest} has ended"
             raise Violation(f"view {view.epoch} ({_members(view)}) is settled for {mine.peer}, {what}")
 

@@ -104,6 +104,8 @@ class Facts:
     rounds: dict[int, bytes]
     """How the rounds of which the application knows have ended."""
     over: int
+    knew: int
+    """The same of what it knew before it lost its state."""
     holding: bool
     """Whether a result is here that is not decided yet."""
     begins: bool
@@ -223,6 +225,8 @@ class _Life:
         """Whether it has lost its state of the run. Then `rounds` is what it has seen end all the same."""
         self.asked: fx.ProvideState | None = None
         """Who wants one meanwhile."""
+        self.knew = 0
+        """Up to which round it knew how all had ended, when it forgot."""
         self.current = ""
         """Of which run all this is."""
 
@@ -366,6 +370,7 @@ class Lives:
                     view=node.view,
                     rounds=dict(life.rounds),
                     over=life.next_round - 1,
+                    knew=life.knew,
                     holding=node.parts.course.holding,
                     begins=life.begins,
                     cancels=life.cancels,
@@ -466,8 +471,10 @@ class Table:
             Numbers.renew(self._node, event[1], event[2])
         else:
             self._handle(self._event(event))
-        if self._life.without and self._node.allreduce.committed < 0:
-            self._life.rounds, self._life.over = {}, 0  # the machine has forgotten all of that as well
+        life = self._life
+        if life.without and self._node.allreduce.committed < 0:  # the machine has forgotten all of it as well
+            life.knew = max(life.knew, life.over)
+            life.rounds, life.over = {}, 0
         return self._now
 
     def _event(self, event: Op) -> ev.Event:
@@ -519,7 +526,7 @@ class Table:
 
     def _forget(self) -> None:
         life = self._life
-        life.rounds, life.over, life.owed, life.without, life.asked = {}, 0, 0, False, None
+        life.rounds, life.over, life.owed, life.without, life.asked, life.knew = {}, 0, 0, False, None, 0
         self._end_call()
 
     def _on_view(self, effect: fx.ViewInstalled) -> None:
