@@ -6,6 +6,8 @@ import logging
 import time
 from typing import Final
 
+from edgepeer.printable import one_line
+
 __all__ = ["Complaints"]
 
 _EVERY_S: Final = 1.0
@@ -25,4 +27,5 @@ class Complaints:
         now = time.monotonic()
         if now - self._told_at >= _EVERY_S:
             self._told_at = now
-            self._log.log(self._level, f"{text} (%d so far)", *arguments, self.count)
+            said = one_line(text % arguments if arguments else text)  # whoever is complained about may have written it
+            self._log.log(self._level, "%s (%d so far)", said, self.count)

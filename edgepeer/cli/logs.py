@@ -1,5 +1,8 @@
 """Log lines on standard error: short and plain for people, or one JSON object a line for machines.
 
+What a line quotes may come from anywhere: a terminal obeys control characters, and whoever reads a log takes what
+stands on a line of its own for one of ours. So the former are escaped, and further lines are indented.
+
 A line about rounds, views, links or the like carries its facts as `extra={"fields": {...}}`, which become the object's.
 """
 
@@ -13,6 +16,8 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
+
+from edgepeer.printable import one_line
 
 __all__ = ["setup_logging"]
 
@@ -52,8 +57,10 @@ class _StandardError(logging.Handler):
 class _Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{clock} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
-        return line if record.exc_info is None else f"{line}\n{self.formatException(record.exc_info)}"
+        said = f"{record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        if record.exc_info is not None:
+            said += f"\n{self.formatException(record.exc_info)}"
+        return f"{clock} " + "\n    ".join(map(one_line, said.split("\n")))
 
 
 class _Json(logging.Formatter):

@@ -19,6 +19,7 @@ from edgepeer.peer.control import ControlPlane
 from edgepeer.peer.hearsay import Hearsay
 from edgepeer.peer.letters import Letters
 from edgepeer.peer.switchboard import Switchboard
+from edgepeer.printable import one_line
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.machine import Machine
@@ -254,7 +255,7 @@ class Driver:
         if effect.often:
             self._often[level].add("%s", effect.text)
         else:
-            _log.log(level, "%s", effect.text)
+            _log.log(level, "%s", one_line(effect.text))  # a reason in it may be another peer's words
 
     # -- what the switchboard tells ----------------------------------------------------------------------------
 

@@ -33,6 +33,24 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 2
 
 
+def test_what_a_line_quotes_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does it look like another line of ours."""
+    setup_logging("info", as_json=False)
+    forged = "x\n09:00:00 error   edgepeer: all is lost\r\x1b[2J\x9b31m"
+    logging.getLogger("edgepeer").info("refused: %s", forged)
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        logging.getLogger("somebody").exception("failed")
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [line[9:] for line in lines if not line.startswith("    ")] == [
+        "info    edgepeer: refused: x",
+        "error   somebody: failed",
+    ]
+    assert lines[1] == r"    09:00:00 error   edgepeer: all is lost\r\x1b[2J\x9b31m"
+
+
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("debug", as_json=True)
     try:

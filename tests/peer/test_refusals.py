@@ -17,9 +17,13 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.bell import Bell
 from edgepeer.peer.calls import Calls
 from edgepeer.peer.driver import Driver
+from edgepeer.peer.letters import SEALED, Letters
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.transport.base import Traffic
+from edgepeer.trust.sealing import Correspondence
 from edgepeer.wire import encoding
+from edgepeer.wire.frames import Via
 
 
 class Spoilt:
@@ -140,3 +144,22 @@ async def test_only_of_links_that_come_and_go_is_little_said(
     driver.dispatch(ev.ControlSynced())
     assert caplog.messages[-2:] == ["closed (4 so far)", "goes (4 so far)"]
     driver.stop()
+
+
+async def test_what_others_say_makes_no_line_of_its_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write at a broker names a source that nobody has checked; and a peer a reason."""
+    words = "no\n09:00:00 error edgepeer: \x1b[31mall is lost"
+    caplog.set_level(logging.INFO, "edgepeer")
+    fleet = Letters("a", Correspondence("lab", "a"), Traffic())
+    assert fleet.open(Via(source=words, target="a", tunnel=1, serial=0, kind=SEALED, header=b""), bytes(40)) is None
+    notes = fx.Note("warning", f"b is gone: {words}"), fx.Note("warning", f"link closed: {words}", often=True)
+    driver = Driver(Machine(*notes), Owner())  # type: ignore[arg-type]
+    monkeypatch.setattr(driver, "_arm", lambda due: None)
+    driver.dispatch(ev.ControlSynced())
+    driver.stop()
+    assert len(caplog.messages) == 3
+    for line in caplog.messages:
+        assert line.isprintable()
+        assert r"no\n09:00:00" in line
