@@ -11,6 +11,7 @@ from edgepeer.fabric.documents import RoundRecord
 from edgepeer.following.progress import JobProgress
 from edgepeer.following.result import JobResult, Quality, Spread
 from edgepeer.following.tally import FATES
+from edgepeer.printable import one_line
 
 __all__ = [
     "SummaryRow",
@@ -84,7 +85,7 @@ def headline(progress: JobProgress) -> str:
     if job.split:
         how = f"{job.optimizer} {rate}, batch {job.batch_size}{loss}"
         code = f", split {job.split} ({job.guarantee})"
-    return f"job {job.id}: {model} on {job.dataset}, {how}{code}"
+    return one_line(f"job {job.id}: {model} on {job.dataset}, {how}{code}")
 
 
 def quality(record: RoundRecord) -> str:
@@ -133,7 +134,11 @@ def progress_line(progress: JobProgress) -> str:
 
 
 def summary(result: JobResult) -> Iterator[SummaryRow]:
-    """How the job ended."""
+    """How the job ended. Peers say some of it: a terminal is not to obey that."""
+    return (row._replace(what=one_line(row.what), value=one_line(row.value)) for row in _summary(result))
+
+
+def _summary(result: JobResult) -> Iterator[SummaryRow]:
     quality = result.quality
     more = [] if result.rmse is None else [f"rmse {result.rmse:.4g}"]
     more += [] if result.loss is None else [f"loss {figure(result.loss)}"]

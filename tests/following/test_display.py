@@ -224,6 +224,25 @@ def test_summary_of_different_bits_is_loud(running: JobProgress, told: Told, fin
     assert ("", "cedar cdcdcdcdcdcdcdcd", False) in rows
 
 
+def test_what_peers_say_does_nothing_to_a_terminal(running: JobProgress, told: Told, finish: Finish) -> None:
+    """They are of the fleet; it need not be they who speak for their devices."""
+    odd = "\x1b[2J\x9b8m"
+    finish(running, "ash")
+    running.see_report(told.report("birch", digest=odd))
+    running.see_report(told.report("cedar", "failed", error=f"it{odd}failed"))
+    running.see_telemetry(told.telemetry(told.record(10, paths=(f"via {odd}",))))
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    display.update(running)
+    display.summarise(running.result())
+    assert all(line.isprintable() for line in stream.getvalue().splitlines())
+    assert r"birch \x1b[2J\x9b8m" in stream.getvalue()
+    assert r"it\x1b[2J\x9b8mfailed" in stream.getvalue()
+    console = Console(file=io.StringIO(), color_system=None, width=110)
+    console.print(job_panel(running, elapsed=3.2), summary_panel(running.result()))
+    assert all(line.isprintable() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
+
+
 def test_plain_lines_come_neither_too_often_nor_too_seldom(told: Told) -> None:
     now = 0.0
     stream = io.StringIO()
