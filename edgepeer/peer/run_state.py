@@ -197,7 +197,9 @@ class RunState:
         can't be packed, whoever has asked is still to be answered: it does not ask again soon."""
         if self._asked and self.applied >= 0:
             asker = next(iter(self._asked))
-            number, state = await self._as_packed()
+            number, state = packed = await self._as_packed()
+            if number == self.applied:  # who asks again, and reads nothing, is sent the same memory
+                self._packed = packed
             self._peer.give_part(asker, self._asked.pop(asker), number, state)
             return True
         ready = next((peer for peer, number in self._wanted.items() if 0 <= number <= self.applied), None)

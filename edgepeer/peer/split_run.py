@@ -84,6 +84,9 @@ class SplitRun(Run):
         """Whether it is known here what has become of the blocks: who asks for them is answered then."""
         self._asked: dict[PeerId, None] = {}
         """Who has asked before that."""
+        self._packed: tuple[bytes, bytes] | None = None
+        """The blocks that were asked for last, and as they are handed over: who asks again, and reads nothing, is sent
+        the same memory."""
         self._told: dict[str, Any] = {}
         """What was reported last of how this peer stands."""
 
@@ -266,7 +269,9 @@ class SplitRun(Run):
         if part is None or not self._require_program().done:
             super()._give_part(peer, name)
         else:
-            self._peer.give_part(peer, name, part.iteration, pack_part(part))
+            if self._packed is None or self._packed[0] is not part.blocks:
+                self._packed = part.blocks, pack_part(part)
+            self._peer.give_part(peer, name, part.iteration, self._packed[1])
 
     async def _finish(self) -> None:
         program = self._require_program()

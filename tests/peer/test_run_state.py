@@ -387,3 +387,19 @@ def test_of_too_many_who_ask_at_once_the_last_are_told_that_there_is_nothing(wor
         run.hand_out(f"p{number}", "state")  # type: ignore[arg-type]
     run.hand_out("p0", "state")  # type: ignore[arg-type]  # it waits already
     assert peer.parts == [("p64", "state", b"")]
+
+
+async def test_who_asks_again_and_again_and_reads_nothing_is_sent_the_same_memory(worker: ThreadPoolExecutor) -> None:
+    """Else this device would hold the model as often as somebody asks for it."""
+    peer = Neighbourhood()
+    run = RunState(peer, "job", worker, pack=lambda: bytes([run.applied] * 9), load=lambda state: None)  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(run.serve())
+        for count, run.applied in ((1, 3), (2, 3), (3, 4)):
+            run.hand_out("b", "state")  # type: ignore[arg-type]
+            while len(peer.parts) < count:
+                await peer.bell.wait(peer.bell.count)
+        serving.cancel()
+    first, again, later = (part for _, _, part in peer.parts)
+    assert first is again
+    assert (first, later) == (bytes([3] * 9), bytes([4] * 9))

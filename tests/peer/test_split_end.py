@@ -27,7 +27,7 @@ from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
 from edgepeer.peer.split_run import SplitRun
 from edgepeer.training.job import new_job
-from edgepeer.training.split.part import Part
+from edgepeer.training.split.part import Part, pack_part
 from edgepeer.training.split.whole import whole_model
 
 NAMES = ("p0", "p1")
@@ -115,6 +115,30 @@ async def test_who_is_restarted_without_a_checkpoint_says_at_once_that_it_has_no
     assert reports.of["p1"].held_bytes > 0
     with pytest.raises(JobError, match="from 1 parts: the blocks of 1 of 2 nodes don't determine the matrix"):
         whole_model(JOB, parts)
+
+
+async def test_blocks_that_are_asked_for_again_are_packed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who asks again and again, and reads nothing, would have this device hold them as often."""
+    packed: list[Part] = []
+
+    def pack(part: Part) -> bytes:
+        packed.append(part)
+        return pack_part(part)
+
+    monkeypatch.setattr("edgepeer.peer.split_run.pack_part", pack)
+    found: list[list[Part]] = []
+
+    async with EmbeddedBroker() as broker, devices(broker, tmp_path, NAMES, every=0):
+
+        async def at_end(result: JobResult, withdrawn: asyncio.Event, at: BrokerAddress) -> None:
+            for _ in range(3):
+                found.append(await parts_from_fleet(broker.address.url(), "lab", result, timeout=DEADLINE_S))
+
+        progress = JobProgress(JOB, broker="embedded")
+        how = {"broker": broker.address, "fabric": "lab", "timeout": DEADLINE_S, "at_end": at_end}
+        await run_job(progress, lambda _: None, **how)  # type: ignore[arg-type]  # of these names
+    assert [sorted(part.node for part in each) for each in found] == [[0, 1]] * 3
+    assert sorted(part.node for part in packed) == [0, 1]
 
 
 async def test_who_has_no_part_of_anything_says_so_at_once(broker: EmbeddedBroker) -> None:
