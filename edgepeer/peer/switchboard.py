@@ -55,7 +55,8 @@ class Switchboard:
         self._sessions: dict[PeerId, Session] = {}
         self._leaving: set[Session] = set()
         """Closed, but what is queued there still goes out."""
-        self._strangers: set[Session] = set()
+        self._strangers: dict[Session, None] = {}
+        """Those that have not said yet who they are, longest first."""
         self._dialling: set[PeerId] = set()
         self._evicted: set[PeerId] = set()
         self._whereabouts = Whereabouts(machine)
@@ -185,7 +186,7 @@ class Switchboard:
 
     def _call(self, peer: PeerId, made: list[Session], channel: Channel) -> Session:
         made.append(Session(self, channel, self._hello(), self._transport.traffic, wanted=peer))
-        self._strangers.add(made[0])
+        self._strangers[made[0]] = None
         return made[0]
 
     async def _dial(self, peer: PeerId, member: Member) -> None:
@@ -238,19 +239,30 @@ class Switchboard:
 
     def _accept(self, channel: Channel) -> Session:
         session = Session(self, channel, self._hello(), self._transport.traffic)
-        if len(self._strangers) + len(self._sessions) >= self._max_links:
+        if len(self._strangers) + len(self._sessions) >= self._max_links and not self._make_room():
             self.refused.add("connection from %s refused: %d links are in use", channel.remote, self._max_links)
             channel.close("too many connections")
         else:
-            self._strangers.add(session)
+            self._strangers[session] = None
         return session
+
+    def _make_room(self) -> bool:
+        """Hang up on whoever has connected and not said for longest who it is, that none of these keeps others out: a
+        peer says so at once. Whether there is one."""
+        silent = next((each for each in self._strangers if each.wanted is None), None)
+        if silent is None:
+            return False
+        del self._strangers[silent]
+        self.refused.add("connection from %s closed: it has not said who it is, and others come", silent.channel.remote)
+        silent.channel.close("too many connections")
+        return True
 
     # -- sessions --------------------------------------------------------------------------------------------
 
     def introduced(self, session: Session) -> bool:
         peer = session.peer
         assert peer is not None
-        self._strangers.discard(session)
+        self._strangers.pop(session, None)
         if session.wanted is None:
             self._whereabouts.found(peer, session.channel.remote)
         old = self._sessions.get(peer)
@@ -290,7 +302,7 @@ class Switchboard:
         return (old.wanted is not None) == opened_by_us_stays
 
     def session_closed(self, session: Session, reason: str) -> None:
-        self._strangers.discard(session)
+        self._strangers.pop(session, None)
         self._leaving.discard(session)
         self._check_empty()
         if session.peer is not None and self._sessions.get(session.peer) is session:

@@ -19,7 +19,7 @@ from edgepeer.wire.frames import Hello, State
 
 DEADLINE_S = 90.0
 B = PeerId("b")
-HELLO = encode(Hello(fabric="lab", peer="b", incarnation=1))
+MAX_LINKS = 9
 LARGE = 32 << 20
 
 
@@ -37,12 +37,12 @@ class Lines:
 
 
 class End:
-    """b's end of a connection, which reads nothing unless it is told to."""
+    """b's end of a connection, or another peer's, which reads nothing unless it is told to."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, peer: str = B) -> None:
         host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host, int(port)))
-        self.sock.sendall(HELLO)
+        self.sock.sendall(encode(Hello(fabric="lab", peer=peer, incarnation=1)))
         self.sock.setblocking(False)
 
     async def read(self) -> bytes:
@@ -59,7 +59,9 @@ async def desk() -> AsyncIterator[tuple[Switchboard, Lines, str]]:
     lines = Lines()
     hello = Hello(fabric="lab", peer="a", incarnation=1)
     async with asyncio.timeout(DEADLINE_S), task_group() as tasks:
-        switchboard = Switchboard(TcpTransport(), lambda: hello, lines, tasks, max_links=9, known=lambda _: True)
+        switchboard = Switchboard(
+            TcpTransport(), lambda: hello, lines, tasks, max_links=MAX_LINKS, known=lambda _: True
+        )
         listener = await switchboard.listen("127.0.0.1:0")
         try:
             yield switchboard, lines, listener.address
@@ -104,3 +106,26 @@ async def test_it_says_how_much_is_on_its_way_and_waits_for_that() -> None:
         assert len(came) > LARGE
         await switchboard.emptied(DEADLINE_S)
         assert switchboard._empty.is_set()
+
+
+async def test_who_says_nothing_keeps_nobody_out() -> None:
+    """However many of them there are."""
+    async with desk() as (_, lines, address):
+        with contextlib.ExitStack() as silent:
+            host, _, port = address.rpartition(":")
+            for _ in range(3 * MAX_LINKS):
+                silent.enter_context(socket.create_connection((host, int(port))))
+            end = End(address)
+            assert await lines.up.get() == B
+            end.sock.close()
+
+
+async def test_who_has_said_who_it_is_does_not_give_way() -> None:
+    async with desk() as (_, lines, address):
+        ends = [End(address, f"p{number}") for number in range(MAX_LINKS)]
+        for _ in ends:
+            await lines.up.get()
+        late = End(address, "late")
+        assert b"too many connections" in await late.read()
+        for end in (*ends, late):
+            end.sock.close()
