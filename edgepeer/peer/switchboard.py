@@ -53,8 +53,8 @@ class Switchboard:
         self._tasks = tasks
         self._max_links = max_links
         self._sessions: dict[PeerId, Session] = {}
-        self._leaving: set[Session] = set()
-        """Closed, but what is queued there still goes out."""
+        self._leaving: dict[Session, None] = {}
+        """Closed, longest ago first, but what is queued there still goes out."""
         self._strangers: dict[Session, None] = {}
         """Those that have not said yet who they are, longest first."""
         self._dialling: set[PeerId] = set()
@@ -100,8 +100,12 @@ class Switchboard:
                 each.channel.abort(reason)
 
     def _let_go(self, session: Session, reason: str) -> None:
-        self._leaving.add(session)
+        self._leaving[session] = None
         session.channel.close(reason)
+        if len(self._leaving) > self._max_links:  # whoever connects again and again, and reads nothing, has but so many
+            oldest = next(iter(self._leaving))
+            del self._leaving[oldest]
+            oldest.channel.abort(reason)
 
     def close(self, reason: str, *, abrupt: bool = False) -> None:
         """Close everything. `abrupt`: without sending what is queued, also over what is being closed already."""
@@ -303,7 +307,7 @@ class Switchboard:
 
     def session_closed(self, session: Session, reason: str) -> None:
         self._strangers.pop(session, None)
-        self._leaving.discard(session)
+        self._leaving.pop(session, None)
         self._check_empty()
         if session.peer is not None and self._sessions.get(session.peer) is session:
             del self._sessions[session.peer]

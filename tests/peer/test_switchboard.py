@@ -129,3 +129,28 @@ async def test_who_has_said_who_it_is_does_not_give_way() -> None:
         assert b"too many connections" in await late.read()
         for end in (*ends, late):
             end.sock.close()
+
+
+async def test_who_connects_again_and_again_and_reads_nothing_has_but_so_many_connections() -> None:
+    """Each of those that it has replaced is kept for a while, for what is queued there."""
+    async with desk() as (switchboard, lines, address):
+        ends = []
+        for _ in range(2 * MAX_LINKS + 1):
+            ends.append(End(address))
+            await lines.up.get()
+            switchboard.send(B, State(run="r", round=1, offset=0, total=LARGE), bytes(8192))
+        there = [await is_there(end) for end in ends[:-1]]
+        for end in ends:
+            end.sock.close()
+        assert there == [False] * MAX_LINKS + [True] * MAX_LINKS
+
+
+async def is_there(end: End) -> bool:
+    """Whether anybody still takes what is said on a connection that was replaced."""
+    await end.read()
+    try:
+        for _ in range(2):  # where nobody is, the first is answered by that
+            end.sock.send(b"x")
+    except ConnectionError:
+        return False
+    return True
