@@ -94,11 +94,12 @@ def format_place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def look_up(host: str, port: int) -> list[tuple[Any, ...]]:
+async def look_up(host: str, port: int, *, told: bool = False) -> list[tuple[Any, ...]]:
     """As `socket.getaddrinfo` for TCP, in a thread of its own, which nobody has to wait for: it can't be interrupted,
     and name servers that don't answer take it many seconds. Loops, and executors, end only when their threads have.
 
-    Of one name there is one such thread at a time, however often it is looked up meanwhile.
+    Of one name there is one such thread at a time, however often it is looked up meanwhile. Of names that somebody else
+    has `told` there are not many at once: whoever tells any number of them keeps nobody from those that are set here.
     """
     if _is_address(host):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # of these nobody is asked
@@ -106,11 +107,11 @@ async def look_up(host: str, port: int) -> list[tuple[Any, ...]]:
     ours.set_running_or_notify_cancel()
     found = _looked_up.setdefault((host, port), ours)
     if found is ours:
-        _begin_to_look(host, port, ours)
+        _begin_to_look(host, port, ours, told=told)
     return await asyncio.wrap_future(found)
 
 
-def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]]) -> None:
+def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]], *, told: bool) -> None:
     def look() -> None:
         try:
             addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -122,7 +123,7 @@ def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]]) -
             found.set_result(addresses)
 
     try:
-        if len(_looked_up) > _MOST_LOOKED_UP:
+        if told and len(_looked_up) > _MOST_LOOKED_UP:
             raise OSError(f"{_MOST_LOOKED_UP} other names are looked up already; do name servers answer?")
         threading.Thread(target=look, name=f"look up {host}", daemon=True).start()
     except (OSError, RuntimeError) as error:  # no thread can be had
@@ -131,7 +132,13 @@ def _begin_to_look(host: str, port: int, found: Future[list[tuple[Any, ...]]]) -
 
 
 async def connect_to(
-    host: str, port: int, within_s: float, *, source: str | None = None, make: type[socket.socket] = _Lent
+    host: str,
+    port: int,
+    within_s: float,
+    *,
+    source: str | None = None,
+    make: type[socket.socket] = _Lent,
+    told: bool = False,
 ) -> socket.socket:
     """A connection with a host, by the first of its addresses where somebody answers.
 
@@ -140,6 +147,7 @@ async def connect_to(
     Args:
         source: the address of this machine that it is made from; None: any.
         make: what kind of socket it is to be; if nothing is said, one to hand to an event loop, which closes it.
+        told: as of `look_up`.
 
     Raises:
         OSError (TimeoutError is one): nobody answers; ConnectionRefusedError: nobody listens there, at no address.
@@ -150,7 +158,7 @@ async def connect_to(
     failures: dict[str, OSError] = {}
     unmade: OSError | None = None
     async with asyncio.timeout_at(ends):
-        found = await look_up(host, port)
+        found = await look_up(host, port, told=told)
         for number, (family, kind, protocol, _, place) in enumerate(found):
             try:
                 sock = make(family, kind, protocol)

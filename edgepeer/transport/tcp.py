@@ -111,7 +111,7 @@ class TcpTransport:
         channel.quiet = quiet
         try:
             async with asyncio.timeout(timeout):
-                sock = await connect_to(host, port, timeout, source=own)
+                sock = await connect_to(host, port, timeout, source=own, told=True)
                 await loop.create_connection(lambda: channel, sock=sock)
                 await self._met(channel)
         except BaseException:

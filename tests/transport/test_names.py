@@ -156,10 +156,10 @@ async def test_a_name_is_looked_up_once_at_a_time_and_not_too_many_at_once(
 ) -> None:
     """Whoever says where it is may say any number of names, and say them again and again."""
     monkeypatch.setattr(sockets, "_MOST_LOOKED_UP", 3)
-    waiting = [asyncio.create_task(look_up(f"pi{n % 3}.test", 1)) for n in range(30)]
+    waiting = [asyncio.create_task(look_up(f"pi{n % 3}.test", 1, told=True)) for n in range(30)]
     await asyncio.sleep(0)
     with pytest.raises(OSError, match="3 other names are looked up already"):
-        await look_up("one-more.test", 1)
+        await look_up("one-more.test", 1, told=True)
     for task in waiting[3:]:
         task.cancel()  # who does not wait any more takes nothing from the others
     names.answer.set()
@@ -169,6 +169,31 @@ async def test_a_name_is_looked_up_once_at_a_time_and_not_too_many_at_once(
     with pytest.raises(socket.gaierror):
         await look_up("one-more.test", 1)
     assert not sockets._looked_up
+
+
+async def test_however_many_names_others_tell_those_that_are_set_here_are_looked_up(
+    names: SlowNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the broker, above all."""
+    monkeypatch.setattr(sockets, "_MOST_LOOKED_UP", 3)
+    dials = [asyncio.create_task(TcpTransport().dial(f"pi{n}.test:7700", Ear, timeout=PATIENCE_S)) for n in range(9)]
+    await asyncio.sleep(0)
+    broker = BrokerAddress.parse("mqtt://hub.test")
+    connected = asyncio.create_task(_is_let_in(broker))
+    while not (connected.done() or "hub.test" in names.asked):  # noqa: ASYNC110  # set by a thread
+        await asyncio.sleep(0)
+    names.answer.set()
+    assert "name 'hub.test' not found" in await connected
+    found = await asyncio.gather(*dials, return_exceptions=True)
+    assert sum("other names are looked up" in str(error) for error in found) > 0
+
+
+async def _is_let_in(broker: BrokerAddress) -> str:
+    """Why it isn't."""
+    with pytest.raises(FabricError) as refused:
+        async with connection(broker, identifier="x", will_topic=None, on_message=lambda *_: None, timeout=PATIENCE_S):
+            pass
+    return str(refused.value)
 
 
 async def test_without_a_thread_nobody_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +241,7 @@ async def test_a_machine_without_ipv6_takes_the_next_address(monkeypatch: pytest
         if others:
             places.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)))
 
-        async def found(host: str, port: int) -> list[tuple[Any, ...]]:
+        async def found(host: str, port: int, *, told: bool) -> list[tuple[Any, ...]]:
             return places
 
         monkeypatch.setattr(sockets, "look_up", found)
