@@ -8,6 +8,9 @@ It also ends the session of a client id for whoever asks, let in or not; lets wh
 its session, certificate included; and asks nobody about wills. So whoever connects is looked at before amqtt is: who
 is not let in never gets there, and in a fleet a client id is its holder's own, no session outlives its connection, and
 a will may be what a message may.
+
+Who publishes what MQTT does not have is hung up on, as MQTT has it: amqtt goes on, with an error that nobody handles,
+of which asyncio writes a dozen lines each time; and the same for whoever is to hear of a topic that is none.
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ class TidyBroker(Broker):  # type: ignore[misc]  # amqtt isn't followed by mypy
         handler, session = await super()._initialize_client_session(*connection)
         handler._send_packet = _cancelled_as_asked(handler._send_packet)
         reader, writer, *_ = connection
+        handler.handle_publish = _hanging_up(handler.handle_publish, writer)
         handler.handle_read_timeout = _Silence(reader, writer).note
         handler.mqtt_publish = _Waiting(handler.mqtt_publish, writer).publish
         return handler, session
@@ -152,6 +156,9 @@ async def let_in(
     try:
         if connect.variable_header is None or connect.payload is None:
             raise NotLetIn("no CONNECT")
+        will = connect.payload.will_topic or ""
+        if connect.variable_header.will_flag and ("+" in will or "#" in will):
+            raise NotLetIn(f"has a will for {will!r}, which is no topic")
         check(connect)
     except NotLetIn:
         await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
@@ -288,6 +295,18 @@ def _cancelled_as_asked(send: Callable[[Any], Awaitable[None]]) -> Callable[[Any
             raise
 
     return sending
+
+
+def _hanging_up(handle: Callable[[Any], Awaitable[None]], writer: Writer) -> Callable[[Any], Awaitable[None]]:
+    """What takes a packet, or ends its connection."""
+
+    async def handling(packet: Any) -> None:
+        try:
+            await handle(packet)
+        except (AMQTTError, MQTTError):
+            writer.abort()
+
+    return handling
 
 
 async def _first_packet(reader: StreamReaderAdapter) -> bytes:

@@ -332,6 +332,32 @@ async def client(
     return reader, writer
 
 
+async def test_who_says_what_mqtt_does_not_have_is_hung_up_on_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """Of an error that nobody handles asyncio writes a dozen lines: seven bytes a packet would fill a disk."""
+    caplog.set_level(logging.WARNING)
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        for number in range(3):
+            reader, writer = await client(broker, b"x%d" % number, keepalive=0)
+            writer.write(packet(0x36, b"\0\1t\0\1"))  # in QoS 3
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+    gc.collect()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("topic", [b"t/+", b"#"])
+async def test_a_will_for_no_topic_is_not_let_in(topic: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker would keep it, and fail to tell of it whoever subscribes."""
+    async with asyncio.timeout(DEADLINE_S), EmbeddedBroker() as broker:
+        reader, writer = await asyncio.open_connection(broker.address.host, broker.address.port)
+        will = len(topic).to_bytes(2, "big") + topic + b"\0\1x"
+        writer.write(packet(0x10, b"\0\4MQTT\4\x26\0\0\0\1x" + will))
+        assert await reader.read() == b"\x20\2\0\5"
+        writer.close()
+    assert f"has a will for {topic.decode()!r}, which is no topic" in caplog.text
+
+
 async def who_does_not_read(broker: EmbeddedBroker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Has subscribed to t."""
     reader, writer = await client(broker, b"slow", keepalive=0)
