@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["one_line", "printable"]
+__all__ = ["one_line", "plain_json", "printable"]
 
 _LONGEST: Final = 100
+_LEFT_BY_JSON: Final = re.compile("[\x7f-\x9f]")
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
@@ -18,3 +20,8 @@ def printable(text: str, longest: int = _LONGEST) -> str:
 def one_line(text: str) -> str:
     """All of it on one line, what can't be printed escaped: a terminal obeys control characters."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def plain_json(text: str) -> str:
+    """The same JSON without control characters: it lets some of them stand as they are, and a terminal obeys these."""
+    return _LEFT_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

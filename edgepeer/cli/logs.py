@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from edgepeer.printable import one_line
+from edgepeer.printable import one_line, plain_json
 
 __all__ = ["setup_logging"]
 
@@ -74,7 +74,7 @@ class _Json(logging.Formatter):
         }
         if record.exc_info is not None:
             fields["exception"] = _text(self.formatException(record.exc_info))
-        return msgspec.json.encode(fields).decode()
+        return plain_json(msgspec.json.encode(fields).decode())
 
 
 def _text(said: str) -> str:

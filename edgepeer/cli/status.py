@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgepeer.cli.signals import run as run_async
 from edgepeer.cli.verb import Verb
 from edgepeer.ids import PeerId
-from edgepeer.printable import one_line
+from edgepeer.printable import one_line, plain_json
 from edgepeer.settings import StatusSettings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(settings: StatusSettings) -> int:
     if settings.json:
         import msgspec
 
-        print(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode())
+        print(plain_json(msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()))
     elif sys.stdout.isatty():
         _print_pretty(picture, fields)
     else:

@@ -17,6 +17,7 @@ from edgepeer.following.picture import saver_id
 from edgepeer.following.result import JobResult
 from edgepeer.ids import PeerId
 from edgepeer.peer.api import Peer
+from edgepeer.printable import one_line
 from edgepeer.settings import JobSettings
 from edgepeer.training.checkpoint import list_checkpoints, read_checkpoint
 from edgepeer.training.job import Job
@@ -86,7 +87,8 @@ class ModelSaver:
                 state = found
             await asyncio.to_thread(save_model, path, result.job, state, digest=digest, models=self._packages)
         except EdgepeerError as error:
-            self.error = f"{path} is not written: {' '.join(str(error).split())}"
+            why = one_line(" ".join(str(error).split()))  # a peer's state says some of it
+            self.error = f"{path} is not written: {why}"
         else:
             self.saved = path
 

@@ -64,6 +64,15 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry["time"] > 1.7e9
 
 
+def test_nor_does_a_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging("info", as_json=True)
+    forged = "x\n\x1b[2J\x9b31m\x7f"
+    logging.getLogger("edgepeer").info("refused: %s", forged)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"refused: {forged}"
+
+
 def test_what_is_no_text_is_escaped_in_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("info", as_json=True)
     try:

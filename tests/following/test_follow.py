@@ -518,6 +518,20 @@ async def test_a_model_is_not_waited_for_when_its_job_is_replaced(
     assert saver.error.endswith("job j1 was withdrawn, or another one begun, before a peer had handed over its model")
 
 
+async def test_why_a_model_is_not_written_does_nothing_to_a_terminal(
+    running: JobProgress, finish: Callable[..., JobProgress], tmp_path: Path
+) -> None:
+    """A state says of which data it is, and whoever hands it over may have written that."""
+    saver = ModelSaver(TrainSettings(save=tmp_path / "a.npz"))
+
+    async def fetch(_: JobResult) -> memoryview:
+        raise JobError("model mlp: has 10 outputs where \x1b[2J\x9b8m has 9 classes")
+
+    await saver.save(finish(running).result(), fetch, asyncio.Event())
+    assert saver.error.isprintable()
+    assert saver.error.endswith(r"where \x1b[2J\x9b8m has 9 classes")
+
+
 async def test_a_standstill_ends_with_what_is_known(running: JobProgress) -> None:
     follower = Follower(running, lambda _: None)
     with pytest.raises(JobError, match=r"nothing has moved for 0\.2 s: round 7 of 10, waiting for ash, birch, cedar"):
