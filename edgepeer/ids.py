@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import secrets
@@ -33,6 +34,8 @@ __all__ = [
     "load_identity",
     "next_life",
 ]
+
+_log = logging.getLogger(__name__)
 
 PeerId = NewType("PeerId", str)
 """Random, kept for the life of a device, never reused. Safe in an MQTT topic and in a file name."""
@@ -117,10 +120,13 @@ def check_fabric(text: str) -> str:
 def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identity:
     """The identity kept in `state_dir`, with its incarnation counted up; a fresh one where there is none.
 
-    Without a state directory the identity lives as long as the process.
+    Without a state directory the identity lives as long as the process. Of what a loss of power has spoilt only the
+    peer's name is missed: where that is known, the clock numbers this start; what generation the device was in, the
+    view says that is kept beside it, and the others. So whoever is told who it is, as members of fleets are, starts.
 
     Raises:
-        ConfigError: the directory can't be used, or holds another peer's identity than `peer_id`.
+        ConfigError: the directory can't be used, holds another peer's identity than `peer_id`, or one that is damaged,
+            where `peer_id` does not say whose.
         PeerError: its disk is full, or broken.
     """
     wanted = check_peer_id(peer_id) if peer_id is not None else None
@@ -129,29 +135,17 @@ def load_identity(state_dir: Path | None, peer_id: str | None = None) -> Identit
     path = state_dir / "identity"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
-        fields = _read(path).split() if path.exists() else []
-        if fields:
-            if not _NAME.match(fields[0]):
-                raise ValueError(
-                    f"{path} is damaged, and does not begin with a peer id: write the peer's id and 0 into it; or "
-                    "delete it, and the device is a new peer"
-                )
-            kept = PeerId(fields[0])
-            try:
-                starts, last = int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
-            except (IndexError, ValueError):
-                raise ValueError(f"{path} is damaged: write {fields[0]} 0 into it, and no more") from None
-            if wanted is not None and kept != wanted:
-                raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
-        else:
-            kept, starts, last = wanted or PeerId(secrets.token_hex(8)), 0, 0
+        kept, starts, last = _kept_identity(path, wanted)
+        if wanted is not None and kept != wanted:
+            raise ConfigError(f"state_dir {state_dir}: belongs to peer {kept!r}, not {wanted!r}")
         if not 0 <= starts < _STARTS:  # nobody has started it as often
             starts = 0
         incarnation = max(starts + 1 << 16, next_life(last))
         _write_atomically(path, f"{kept} {starts + 1} {incarnation}\n")
         known = _kept_generation(state_dir / "generation")
     except OSError as error:
-        line = f"state_dir {state_dir}: can't keep the identity there: {os_reason(error)}"
+        which = f"{error.filename}: " if error.filename not in (None, str(state_dir)) else ""
+        line = f"state_dir {state_dir}: can't keep the identity there: {which}{os_reason(error)}"
         if error.errno in _PASSING:
             raise PeerError(f"{line}; not started, for each start must be counted") from error
         raise ConfigError(line) from error
@@ -180,14 +174,46 @@ def keep_generation(state_dir: Path | None, generation: Generation) -> None:
         _write_atomically(state_dir / "generation", text)
 
 
+def _kept_identity(path: Path, wanted: PeerId | None) -> tuple[PeerId, int, int]:
+    """Who is kept there, how often it has started, and the number of its last life; a new one if nobody is.
+
+    Raises:
+        ValueError: it is damaged, and `wanted` does not say whose it was.
+    """
+    new = wanted or PeerId(secrets.token_hex(8))
+    if not path.exists():
+        return new, 0, 0
+    text = _read(path)
+    if not text and wanted is None:
+        _log.warning("%s is empty: this device is a new peer, %s", path, new)
+        return new, 0, 0
+    fields = text.split()
+    try:
+        if not fields or not _NAME.match(fields[0]):
+            raise ValueError(
+                f"{path} is damaged, and does not begin with a peer id: write the peer's id and 0 into it; or "
+                "delete it, and the device is a new peer"
+            )
+        try:
+            return PeerId(fields[0]), int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
+        except (IndexError, ValueError):
+            raise ValueError(f"{path} is damaged: write {fields[0]} 0 into it, and no more") from None
+    except ValueError:
+        if wanted is None or (fields and _NAME.match(fields[0]) and fields[0] != wanted):
+            raise
+        _log.warning("%s is damaged: this start of %s is numbered by the clock alone", path, wanted)
+        return wanted, 0, 0
+
+
 def _kept_generation(path: Path) -> Generation | None:
     if not path.exists():
         return None
     try:
         counter, founders, nonce = map(int, _read(path).split())
         return msgspec.convert((counter, founders, nonce), Generation)
-    except ValueError as error:  # msgspec's are, too
-        raise ValueError(f"{path} is damaged ({error}): delete it") from None
+    except ValueError:  # msgspec's are, too
+        _log.warning("%s is damaged, and counts no more: the last view, and the others, tell the generation", path)
+        return None
 
 
 def _read(path: Path) -> str:

@@ -179,18 +179,12 @@ async def test_the_identity_is_kept(broker: EmbeddedBroker, tmp_path: Path) -> N
         name = peer.id
     async with peer_at(broker, state_dir=tmp_path) as peer:
         assert peer.id == name
-    for name, text, said in (
-        ("identity", "a one", "is damaged: write a 0 into it, and no more"),
-        ("generation", "1 2", r"is damaged \(.*\): delete it"),
-    ):
-        path = tmp_path / name
-        before = path.read_text() if path.exists() else None
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=f"{path} {said}"):
-            load_identity(tmp_path)
-        path.unlink()
-        if before is not None:
-            path.write_text(before)
+    path = tmp_path / "identity"
+    before = path.read_text()
+    path.write_text("a one")
+    with pytest.raises(ConfigError, match=f"{path} is damaged: write a 0 into it, and no more"):
+        load_identity(tmp_path)
+    path.write_text(before)
     with pytest.raises(ConfigError, match="belongs to peer"):
         async with peer_at(broker, "other", state_dir=tmp_path):
             pass
