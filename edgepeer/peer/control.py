@@ -51,7 +51,8 @@ class ControlPlane:
         self._dispatch = dispatch
         self._aside = aside
         self._synced = False
-        self._started = time.time()
+        # A clock that has wrapped may stand before 1970: then it has begun when the machine has.
+        self._started = now if (now := time.time()) > 0 else time.monotonic()
         self._moved_to: tuple[str, ...] = ()
         self._said_at = float("-inf")
 

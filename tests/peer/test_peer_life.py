@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,13 @@ async def test_who_leaves_in_mid_round_lends_its_array_no_more(
                 await call
         vector = rounds.round.brings.vector
         assert vector is None or not np.shares_memory(vector, array)
+
+
+async def test_a_clock_before_1970_keeps_nobody_out(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its 32 bits have run over."""
+    monkeypatch.setattr(time, "time", lambda: -86400.0)
+    async with fleet(broker, "a", "b") as (a, b):
+        await asyncio.gather(*(view_of(peer, "a", "b") for peer in (a, b)))
 
 
 async def test_views_tells_every_change_and_ends_with_the_peer(broker: EmbeddedBroker) -> None:
