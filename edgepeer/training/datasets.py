@@ -10,10 +10,12 @@ believed: see `check_alike`.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib.util
 import math
 import socket
 import sys
+import zlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -127,7 +129,10 @@ def _digits() -> Dataset:
             from sklearn.datasets import load_digits
         except ImportError as error:
             raise DataError(f"dataset digits: needs scikit-learn: pip install 'edgepeer[digits]' ({error})") from error
-        digits = load_digits()
+        try:
+            digits = load_digits()
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise DataError(f"dataset digits: scikit-learn's file is damaged: install it again ({error})") from error
         table = np.column_stack([digits.data, digits.target])
     images = table[:, :64].reshape(-1, 8, 8) / 16.0
     return _checked("digits", "digits", {"x": images, "y": table[:, 64].astype(int), "classes": np.array(10)})
@@ -137,8 +142,10 @@ def _digits_file() -> NDArray[np.float64] | None:
     """scikit-learn's own file: 64 pixels and the label in a row. To import scikit-learn takes 90 MB and seconds."""
     spec = importlib.util.find_spec("sklearn")
     for place in (spec.submodule_search_locations if spec is not None else None) or ():
-        with contextlib.suppress(OSError, ValueError):
-            table = np.loadtxt(Path(place, "datasets", "data", "digits.csv.gz"), delimiter=",")
+        path = Path(place, "datasets", "data", "digits.csv.gz")
+        # By its name, NumPy would look for it from the working directory, which may be gone.
+        with contextlib.suppress(OSError, EOFError, ValueError, zlib.error), gzip.open(path, "rt") as file:
+            table = np.loadtxt(file, delimiter=",")
             if table.ndim == 2 and table.shape[1] == 65:
                 return table
     return None

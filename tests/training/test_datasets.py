@@ -3,11 +3,14 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import os
 import struct
 import subprocess
 import sys
 import zipfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,6 +78,39 @@ def test_digits_need_no_import_of_scikit_learn(digits: Dataset) -> None:
     assert not {"sklearn", "scipy"} & set(loaded.stdout.split())
     # The split is the same on every device, so it may never change: these labels are for all time.
     assert digits.y_train[:8].tolist() == [8, 7, 2, 9, 8, 5, 2, 4]
+
+
+def test_nor_a_working_directory(digits: Dataset, tmp_path: Path) -> None:
+    """A program may outlive the one that it was started in."""
+    code = (
+        "import os, sys; from edgepeer.training.datasets import load_dataset as load; os.rmdir(os.getcwd()); "
+        "load('digits'); print(*sys.modules)"
+    )
+    (tmp_path / "gone").mkdir()
+    command = [sys.executable, "-c", code]
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    loaded = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path / "gone", env=found
+    )
+    assert "sklearn" not in loaded.stdout.split()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_digits_in_a_damaged_file(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = bytearray(gzip.compress(b",".join([b"1"] * 65) * 50))
+    place = tmp_path / "datasets" / "data"
+    place.mkdir(parents=True)
+    (place / "digits.csv.gz").write_bytes(packed[:20] if damage == "cut" else packed[:10] + b"\xff" * 9)
+    spec = ModuleSpec("sklearn", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+
+    def broken() -> None:
+        raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", SimpleNamespace(load_digits=broken))
+    with pytest.raises(DataError, match=r"digits: scikit-learn's file is damaged: install it again \(Compressed"):
+        load_dataset("digits")
 
 
 @pytest.mark.parametrize("packed", [False, True])
