@@ -91,3 +91,18 @@ def test_what_is_signalled_while_the_command_line_is_imported(verb: str, number:
     else:
         assert done.returncode == 1
         assert "connection refused" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_containers_first_process_ends_when_it_is_told_to_while_it_starts(number: signal.Signals) -> None:
+    """The kernel spares it what ends any other: it would have to be told again, or be killed."""
+    code = (
+        "import os, sys, signal; import edgepeer.cli; me, number = os.getpid(), int(sys.argv.pop())\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'edgepeer.cli.group': os.kill(me, number)\n"
+        "os.getpid = lambda: 1; sys.meta_path.insert(0, Finder()); edgepeer.cli.main()"
+    )
+    arguments = [sys.executable, "-c", code, "status", "--broker", "mqtt://127.0.0.1:1", str(int(number))]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "")
