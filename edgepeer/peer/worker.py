@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
-from edgepeer.errors import JobError
+from edgepeer.errors import JobError, PeerError
 from edgepeer.training.models import first_line
 
 __all__ = ["ENDING_S", "Worker", "still_at_work"]
@@ -43,7 +43,11 @@ class Worker(Executor):
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
 
     async def __aenter__(self) -> Self:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            why = "let the service have more tasks (TasksMax), or its user more processes (ulimit -u)"
+            raise PeerError(f"no thread can be had to compute in: {error}; {why}") from error
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from edgepeer.errors import JobError
+from edgepeer.errors import JobError, PeerError
 from edgepeer.peer.worker import Worker, still_at_work
 
 DEADLINE_S = 90.0
@@ -55,6 +55,16 @@ async def test_nothing_that_is_raised_ends_it() -> None:
         with pytest.raises(ValueError, match="as it is"):
             await loop.run_in_executor(worker, raiser(ValueError("as it is")))
         assert await loop.run_in_executor(worker, lambda: 5) == 5
+
+
+async def test_where_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    worker = Worker()
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(PeerError, match=r"no thread can be had to compute in: can't start new thread; let the service"):
+        await worker.__aenter__()
 
 
 async def test_a_call_that_does_not_end_keeps_nobody_from_ending(caplog: pytest.LogCaptureFixture) -> None:
