@@ -43,6 +43,7 @@ from edgepeer.peer.reach import warn_of_reach
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
 from edgepeer.peer.whereabouts import this_machine
+from edgepeer.processes import os_reason
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
 from edgepeer.protocol.limits import Limits
@@ -681,7 +682,10 @@ class Peer:
                 self._kept = view.generation
             self._last_view.keep(view)
         except OSError as error:  # a full disk must not end a run
-            _log.warning("state_dir %s: can't keep the view there: %s", state_dir, error)
+            text = (
+                "state_dir %s: can't keep the view there: %s; until it can, a restart looks for those of the one before"
+            )
+            _log.warning(text, state_dir, os_reason(error))
 
     def removed(self, effect: fx.Removed) -> None:
         self._view = None
