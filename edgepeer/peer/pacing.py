@@ -73,6 +73,8 @@ class Pacing:
         self._peer = peer
         self._dir = state_dir if str(speed) != "none" else None
         self._slowed = Slowed()
+        self._ignored = ""
+        """Why what is asked for was ignored last."""
 
     async def rest(
         self, began: float, *, round_: int, chunk: int, seed: int, among: Collection[str], share: float = 1.0
@@ -106,10 +108,14 @@ class Pacing:
         try:
             factor = float((self._dir / _ASKED).read_text())
         except FileNotFoundError:
+            self._ignored = ""
             return 1.0
         except (OSError, ValueError) as error:
-            _log.warning("%s: ignored: %s", self._dir / _ASKED, error)
+            if str(error) != self._ignored:  # told once, not with every batch
+                self._ignored = str(error)
+                _log.warning("%s: ignored: %s", self._dir / _ASKED, error)
             return 1.0
+        self._ignored = ""
         return factor if math.isfinite(factor) and 1 < factor <= MAX_FACTOR else 1.0
 
     def _told(self) -> bool:

@@ -87,3 +87,18 @@ async def test_a_batch_that_is_given_up_counts_as_begun(tmp_path: Path) -> None:
 async def test_a_file_that_makes_no_sense_is_ignored(text: str, clock: Clock, tmp_path: Path) -> None:
     (tmp_path / "slow-down").write_text(text)
     assert await rest(Pacing(parse_speed("constant:0.001"), "a", tmp_path), clock) == pytest.approx(0.001)
+
+
+async def test_that_it_is_ignored_is_said_once(clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not with every batch: that would fill a disk."""
+    pacing, path = Pacing(parse_speed("constant:0.001"), "a", tmp_path), tmp_path / "slow-down"
+    for text, lines in (("quickly", 1), ("slowly", 2), ("", 3)):
+        path.write_text(text)
+        await rest(pacing, clock)
+        await rest(pacing, clock)
+        assert len(caplog.messages) == lines
+    path.unlink()
+    await rest(pacing, clock)
+    path.write_text("")
+    await rest(pacing, clock)
+    assert len(caplog.messages) == 4
