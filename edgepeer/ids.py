@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
 
@@ -23,6 +23,7 @@ from edgepeer.processes import os_reason
 from edgepeer.readable import readable
 
 __all__ = [
+    "UNHEARD",
     "Generation",
     "Identity",
     "Lineage",
@@ -49,6 +50,8 @@ _LIVES = 1 << 53
 _STARTS = 1 << 36
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again."""
+UNHEARD: Final = "; where that is behind, a fleet does not hear it"
+"""What may become of a life that is numbered by the clock alone."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
@@ -201,7 +204,7 @@ def _kept_identity(path: Path, wanted: PeerId | None) -> tuple[PeerId, int, int]
     except ValueError:
         if wanted is None or (fields and _NAME.match(fields[0]) and fields[0] != wanted):
             raise
-        _log.warning("%s is damaged: this start of %s is numbered by the clock alone", path, wanted)
+        _log.warning("%s is damaged: this start of %s is numbered by the clock alone%s", path, wanted, UNHEARD)
         return wanted, 0, 0
 
 

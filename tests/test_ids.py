@@ -28,7 +28,10 @@ def test_of_a_damaged_identity_only_the_name_is_missed(
     """Whoever is told who it is, as members of fleets are, goes on by itself after a card has lost the file."""
     (tmp_path / "identity").write_bytes(content)
     first = load_identity(tmp_path, "a")
-    assert caplog.messages == [f"{tmp_path}/identity is damaged: this start of a is numbered by the clock alone"]
+    assert caplog.messages == [
+        f"{tmp_path}/identity is damaged: this start of a is numbered by the clock alone; where that is behind, a "
+        "fleet does not hear it"
+    ]
     again = load_identity(tmp_path)
     assert (first.peer_id, again.peer_id) == ("a", "a")
     assert again.incarnation > first.incarnation

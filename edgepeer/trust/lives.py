@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from edgepeer.given import open_regular
-from edgepeer.ids import next_life
+from edgepeer.ids import UNHEARD, next_life
 from edgepeer.processes import os_reason
 from edgepeer.trust.files import write_whole
 
@@ -34,7 +34,7 @@ def begin_life(directory: Path) -> int:
         pass
     except (OSError, ValueError) as error:
         why = os_reason(error) if isinstance(error, OSError) else "it is damaged"
-        _log.warning("%s can't be read (%s): this start is numbered by the clock alone", path, why)
+        _log.warning("%s can't be read (%s): this start is numbered by the clock alone%s", path, why, UNHEARD)
     life = next_life(last)
     try:
         write_whole(path, f"{life}\n".encode())

@@ -29,7 +29,8 @@ def test_a_number_that_is_damaged_is_said_and_written_anew(
     (tmp_path / "life").write_bytes(content)
     assert begin_life(tmp_path) < begin_life(tmp_path)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/life can't be read (it is damaged): this start is numbered by the clock alone"
+        f"{tmp_path}/life can't be read (it is damaged): this start is numbered by the clock alone; "
+        "where that is behind, a fleet does not hear it"
     ]
 
 
