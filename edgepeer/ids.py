@@ -48,8 +48,9 @@ _LATEST_S = 4_000_000_000
 _LIVES = 1 << 53
 """Nobody takes such a number, or a larger one."""
 _STARTS = 1 << 36
-_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
-"""What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again."""
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+"""What a disk may say today, and not tomorrow: no setting is wrong, and whoever starts services tries again. A card
+that has failed to write is read-only until it is mounted anew."""
 UNHEARD: Final = "; where that is behind, a fleet does not hear it"
 """What may become of a life that is numbered by the clock alone."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")

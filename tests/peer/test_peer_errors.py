@@ -176,20 +176,22 @@ def test_a_bad_name(bad: str) -> None:
         Peer("mqtt://127.0.0.1:1", "lab", peer_id=bad)
 
 
-async def test_a_full_disk_is_no_wrong_setting(
-    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.ENOSPC, "no space left on device"), (errno.EROFS, "read-only file system")]
+)
+async def test_a_disk_that_takes_nothing_is_no_wrong_setting(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
     """A service whose settings are wrong is not started again; this one must be, until there is room."""
 
     def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
     error, _ = await refusal_of(Peer(broker.address.url(), "lab", state_dir=tmp_path))
     assert type(error) is PeerError
     assert str(error) == (
-        f"state_dir {tmp_path}: can't keep the identity there: no space left on device; not started, for each start "
-        "must be counted"
+        f"state_dir {tmp_path}: can't keep the identity there: {reason}; not started, for each start must be counted"
     )
 
 
