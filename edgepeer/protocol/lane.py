@@ -64,8 +64,8 @@ class Lane:
 
     __slots__ = (
         "commit", "contributors", "edges", "encoded", "given", "into", "not_finite", "number", "over", "partial",
-        "reduced", "result", "result_from", "sent_down", "sent_up", "spare", "streams", "verified", "weight_sum",
-        "whole",
+        "reduced", "result", "result_from", "sent_any", "sent_down", "sent_up", "spare", "streams", "verified",
+        "weight_sum", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -102,8 +102,10 @@ class Lane:
         self.weight_sum = 0.0
         self.sent_up = -1
         """How much of that is on its way to the parent, as far as this peer can tell ..."""
+        self.sent_any = False
+        """... whether any of it ever was: what has to be sent again may still be on its way all the same ..."""
         self.given = False
-        """... and whether all of it ever was: what has to be sent again may have come all the same."""
+        """... and whether all of it ever was: that may have come all the same."""
         self.result = Prefix(buffer=into)
         """The root's sum, as it comes down ..."""
         self.result_from: PeerId | None = None
@@ -305,7 +307,7 @@ class Lane:
         """Whether memory of this peer's vector may be on its way to the parent."""
         if self.partial is None or not np.may_share_memory(self.partial, own):
             return False  # it is a sum already, and has memory of its own
-        return self.sent_up >= 0 and self.encoded is None
+        return self.sent_any and self.encoded is None
 
     def moved(self, old: FloatVector, new: FloatVector) -> None:
         """This peer's vector lies elsewhere now."""
@@ -355,7 +357,7 @@ class Lane:
                 lane=self.number,
                 precision=mine.precision,
             )
-            self.sent_up, self.given = end, self.given or end == mine.total
+            self.sent_up, self.sent_any, self.given = end, True, self.given or end == mine.total
             payload = as_bytes(partial[start:end]) if self.encoded is None else self.encoded.part(start, end)
             yield fx.Send(parent, frame, payload)
 

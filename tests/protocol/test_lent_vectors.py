@@ -155,6 +155,17 @@ def test_only_what_the_vector_of_this_round_went_through_is_closed() -> None:
     assert closed(d) == ["b"]
 
 
+def test_what_is_to_be_sent_again_may_still_be_on_its_way() -> None:
+    """b gives its state up, and says so. When it has one again, it may be given what c had sent before first."""
+    c = Machine("c").join(view(1, "abc", run="r", fanout=1), up="b")
+    c.hear(ev.RunWanted("r", have=3))
+    c.sync("b", 3)
+    assert c.contribute(7) == ["b <- reduce 4 [0:] 7 of 100"]
+    c.sync("b", -2)
+    c.hear(ev.Abandoned())
+    assert closed(c) == ["b"]
+
+
 def test_so_it_is_of_coded_rounds() -> None:
     d = around("d", world=view(1, "abcdefg", slots="abcdefg"))
     d.hear(ev.CodeWanted(parse_scheme("partial:l=1,replication=2")))
