@@ -158,7 +158,19 @@ class Allreduce:
 
     def abandon(self) -> None:
         """The owner does not wait, and the contribution's memory is about to change: go on with a copy."""
-        for parent in self._course.round.abandon():
+        self._close(self._course.round.abandon())
+
+    def end_call(self) -> None:
+        """The owner's call is about to end without its round, which others may go on with in the view that this peer
+        has to leave: they are to have nothing of what the owner does with the memory next. If it has not waited any
+        more, what is under way is this peer's own."""
+        rd = self._course.round
+        if not rd.brings.abandoned:
+            self._close(rd.call_in())
+
+    def _close(self, lent: Iterable[PeerId]) -> None:
+        """Those to whom a contribution's memory may be on its way are to get no more of it."""
+        for parent in lent:
             self._around.fail_link(parent, "a contribution was abandoned while it was being sent", abrupt=True)
 
     def time_out(self, reason: str) -> None:

@@ -203,18 +203,25 @@ class Round:
         self.brings = Contribution()
 
     def abandon(self) -> list[PeerId]:
-        """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns the parents
-        that its memory may be on its way to: those of an earlier view may still work in that, and of several trees one
-        of them may be the root that completes a sum there."""
+        """The owner does not wait any more, and its vector is about to change: go on with a copy. Returns what
+        `call_in` does."""
+        lent, own = self.call_in(), self.brings.vector
         self.brings.abandoned = True
+        if own is not None:
+            new = self.brings.vector = own.copy()
+            for lane in self.parts.values():
+                lane.moved(own, new)
+        return lent
+
+    def call_in(self) -> list[PeerId]:
+        """Lend the owner's vector no more. Returns the parents that its memory may be on its way to: those of an
+        earlier view may still work in that, and of several trees one of them may be the root that completes a sum
+        there."""
         own = self.brings.vector
         if own is None:
             return []
         lent = list(dict.fromkeys((*self._lent_to(own), *sorted(self.brings.lent))))
         self.brings.lent.clear()
-        new = self.brings.vector = own.copy()
-        for lane in self.parts.values():
-            lane.moved(own, new)
         return lent
 
     def _lent_to(self, own: FloatVector) -> list[PeerId]:

@@ -577,6 +577,7 @@ class Views:
         if self.left:
             return
         self.left = wanted
+        self._allreduce.end_call()
         if view is not None:
             # Over the links, behind the last commit; MQTT, which might overtake it, hears from the next coordinator.
             self._spread(view)

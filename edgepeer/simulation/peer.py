@@ -460,8 +460,12 @@ class SimulatedPeer:
         """Do not wait for the round any more. The vector's memory is used for something else from now on."""
         if self.waits:
             self.receive(ev.Abandoned())
-            for memory in self._memory.values():
-                memory.fill(np.nan)
+            self._use_memory()
+
+    def _use_memory(self) -> None:
+        """The call has ended: its vector's memory is the program's again, which puts something else there at once."""
+        for memory in self._memory.values():
+            memory.fill(np.nan)
 
     def time_out(self) -> None:
         """Give up on the round."""
@@ -660,6 +664,8 @@ class SimulatedPeer:
         return self.views[-1] if self.views else None
 
     def _do_committed(self, effect: fx.RoundCommitted) -> None:
+        if effect.mine:
+            self._use_memory()
         if not self._takes(effect.run, effect.round):
             self._around.ledger.committed(self.id, effect, self._last_view)
             return
@@ -682,6 +688,8 @@ class SimulatedPeer:
     def _do_aborted(self, effect: fx.RoundAborted) -> None:
         if effect.cause == "mismatch" and self.split is not None:
             raise ProtocolBug(f"{self.id}, at {self.split.program.phase}, brings another vector: {effect.reason}")
+        if effect.mine:
+            self._use_memory()
         if not self._takes(effect.run, effect.round):
             if effect.cause in ("mismatch", "nonfinite", "timeout"):
                 self._around.ledger.aborted(self.id, self._last_view, effect)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from detours import around, carried, knock, number, path, tunnelled
 from numpy.typing import NDArray
-from transcript import Machine, from_digits, vector, view
+from transcript import Machine, from_digits, vector, view, without
 
 from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
@@ -96,6 +96,38 @@ def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_vi
     assert {name: [effect.sum.tolist() for effect in each] for name, each in lines.committed.items()} == {
         name: [[111, 222, 333]] for name in "abc"
     }
+
+
+def test_what_a_call_has_brought_that_ends_with_the_view_does_not_go_on_to_those_who_are_in_it_still() -> None:
+    """The others do without b, and c is the last to hear of that: it would complete its range, put all together, and
+    hold that; and what is held is put forward again."""
+    lines, before = Lines("abc"), view(1, "abc", lanes=3)
+    for machine in lines.machines.values():
+        machine.learn(before)
+    lines.connect()
+    mine = vector(10, 20, 30)
+    lines.stuck = {("b", "c")}
+    lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
+    lines.hear("b", ev.Contribute(mine, 1.0))
+    lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
+    lines.pump()
+
+    lines.stuck |= {("a", "c"), ("c", "a"), ("c", "b")}
+    after = without(before, "b")
+    lines.machines["b"].learn(after)
+    assert any(isinstance(each, fx.RoundAborted) and each.mine for each in lines.machines["b"].effects)
+    lines.do("b")
+    mine[:] = 7777
+    while lines.queues["b", "c"] and isinstance(lines.queues["b", "c"][0].frame, fr.Reduce | fr.Result):
+        lines.deliver("b", "c")
+    lines.machines["a"].learn(after)
+    lines.do("a")
+    lines.stuck = {("a", "b"), ("b", "a")}
+    lines.pump()
+    for name in "ac":
+        assert [(each.sum.tolist(), each.contributors) for each in lines.committed[name]] == [
+            ([101, 202, 303], ("a", "c"))
+        ]
 
 
 def sends_through_e(d: Machine, mine: NDArray[np.float32]) -> list[fx.Send]:
