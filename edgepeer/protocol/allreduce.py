@@ -80,6 +80,9 @@ class Around(Protocol):
     def refuse(self, peer: PeerId, reason: str) -> None:
         """What a peer says of a round can't be."""
 
+    def cut_off(self, peer: PeerId) -> None:
+        """Let somebody who is out of the view get no more of what this peer has sent, whatever it went over."""
+
     def lend(self) -> None:
         """The owner takes part in another round: what goes up from now on lies in another vector than before."""
 
@@ -462,7 +465,7 @@ class Allreduce:
         here = self._at(peer, frame) if frame.over else None
         if here is not None and peer in here.at:
             self._course.round.drop()
-            self._course.end(Dropped(frame.round, frame.cause, frame.reason), peer)
+            self._end(Dropped(frame.round, frame.cause, frame.reason), peer)
             self._look_at_early()
         rd = self._course.of(peer, frame) if not frame.over else None
         if rd is not None and peer in rd.lane.streams and rd.asked_to_abort(peer, frame):
@@ -564,9 +567,9 @@ class Allreduce:
             # A sum shows that all have come to the view; that a round is dropped does not, but the root may know.
             heard_of_all = here.parent is None and (rd.heard_of_all or self._closing.free)
             proven = commit.held_in if heard_of_all else None
-            self._course.end(Dropped(number, commit.dropped, commit.reason), source, proven)
+            self._end(Dropped(number, commit.dropped, commit.reason), source, proven)
             return
-        self._course.end(Decided(number, counts.total, commit, counts.view), source, commit.held_in)
+        self._end(Decided(number, counts.total, commit, counts.view), source, commit.held_in)
         self._emit(
             fx.RoundCommitted(
                 run=self._place.run,
@@ -586,6 +589,17 @@ class Allreduce:
                 precision=commit.precision,
             )
         )
+
+    def _end(self, ended: Decided | Dropped, source: PeerId | None, proven: int | None = None) -> None:
+        """The round is over, and what this peer has brought is its owner's again. Who was left out of the view may
+        still work in the one that some of that was sent in, hold a sum of it, and put that forward in a generation that
+        it begins: it is to get no more."""
+        rd, here = self._course.round, self._place.here
+        lent = sorted(rd.call_in()) if rd.brings.waits and here is not None else []
+        self._course.end(ended, source, proven)
+        for parent in lent:
+            if here is not None and parent not in here.view:
+                self._around.cut_off(parent)
 
     def _want_abort(self, cause: Cause, reason: str) -> None:
         if self._course.round.want_abort(cause, reason):

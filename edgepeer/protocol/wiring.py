@@ -114,6 +114,14 @@ class Wiring:
         if self._links.is_up(peer) or tunnel is None:
             self.on_path_down(peer)
 
+    def cut_off(self, peer: PeerId) -> None:
+        """Let somebody who is out of the view get no more of what this peer has sent, whatever it went over, be it on
+        connections that are being closed."""
+        closed = sorted({peer} | self._hops.pop(peer, set()))
+        for each in closed:
+            self.emit(fx.CloseLink(each, f"{peer} is out of the view, and what it was sent is over", abrupt=True))
+        self.on_paths_down([each for each in closed if self._links.is_direct(each)])
+
     def lend(self) -> None:
         """What is sent from now on lies in another vector."""
         self._hops.clear()

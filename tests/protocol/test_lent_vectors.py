@@ -98,6 +98,30 @@ def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_vi
     }
 
 
+def test_what_a_round_was_brought_does_not_go_on_to_who_was_left_out_once_it_is_over() -> None:
+    """c works in the view before still. Alone it could put forward what it holds of that, in another generation."""
+    lines, before = Lines("abc"), view(1, "abc", lanes=3)
+    for machine in lines.machines.values():
+        machine.learn(before)
+    lines.connect()
+    mine = vector(10, 20, 30)
+    lines.stuck = {("b", "c")}
+    lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
+    lines.hear("b", ev.Contribute(mine, 1.0))
+    lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
+    lines.pump()
+    assert any(isinstance(send.frame, fr.Reduce) for send in lines.queues["b", "c"])
+
+    lines.stuck |= {("a", "c"), ("c", "a"), ("c", "b")}
+    for name in "ab":
+        lines.machines[name].learn(without(before, "c"))
+        lines.do(name)
+    lines.pump()
+    assert [effect.sum.tolist() for effect in lines.committed["b"]] == [[11, 22, 33]]
+    mine[:] = 7777
+    assert not any(isinstance(send.frame, fr.Reduce) for send in lines.queues["b", "c"])
+
+
 def test_what_a_call_has_brought_that_ends_with_the_view_does_not_go_on_to_those_who_are_in_it_still() -> None:
     """The others do without b, and c is the last to hear of that: it would complete its range, put all together, and
     hold that; and what is held is put forward again."""
