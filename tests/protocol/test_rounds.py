@@ -297,7 +297,8 @@ def test_a_new_root_takes_the_old_ones_word_from_a_child() -> None:
     b.hear(ev.LinkUp(PeerId("c"), 1))
     b.sync("c", 1)
     verdict = fr.Abort(epoch=2, round=1, cause="timeout", reason="a gave up", over=True)
-    assert b.frame("c", verdict) == ["round 1 aborted: timeout"]
+    closed = "close a: a is out of the view, and what it was sent is over"
+    assert b.frame("c", verdict) == ["round 1 aborted: timeout", closed]
 
 
 def test_an_abort_that_could_not_be_sent_is_sent_when_the_link_is_back(c: Machine) -> None:
