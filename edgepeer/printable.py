@@ -18,10 +18,14 @@ def printable(text: str, longest: int = _LONGEST) -> str:
 
 
 def one_line(text: str) -> str:
-    """All of it on one line, what can't be printed escaped: a terminal obeys control characters."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    """All of it on one line, what can't be printed escaped, and nothing else: a terminal obeys control characters."""
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def plain_json(text: str) -> str:
     """The same JSON without control characters: it lets some of them stand as they are, and a terminal obeys these."""
     return _LEFT_BY_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

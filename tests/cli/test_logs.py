@@ -51,6 +51,14 @@ def test_what_a_line_quotes_does_nothing_to_a_terminal(capsys: pytest.CaptureFix
     assert lines[1] == r"    09:00:00 error   edgepeer: all is lost\r\x1b[2J\x9b31m"
 
 
+def test_what_can_be_printed_stays_as_it_is_beside_what_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    """The path of a greenhouse, say, in a line that has a tab as well, or in a traceback."""
+    setup_logging("info", as_json=False)
+    logging.getLogger("edgepeer").info("/srv/Gewächshaus 🌱\t日本\x1b[2J")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(r": /srv/Gewächshaus 🌱\t日本\x1b[2J")
+
+
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("debug", as_json=True)
     try:
