@@ -187,11 +187,10 @@ def _kept_identity(path: Path, wanted: PeerId | None) -> tuple[PeerId, int, int]
     new = wanted or PeerId(secrets.token_hex(8))
     if not path.exists():
         return new, 0, 0
-    text = _read(path)
-    if not text and wanted is None:
+    fields = _read(path).split()
+    if not fields and wanted is None:
         _log.warning("%s is empty: this device is a new peer, %s", path, new)
         return new, 0, 0
-    fields = text.split()
     try:
         if not fields or not _NAME.match(fields[0]):
             raise ValueError(

@@ -44,8 +44,9 @@ def test_but_nobody_takes_the_place_of_another(tmp_path: Path) -> None:
         load_identity(tmp_path, "a")
 
 
-def test_that_a_device_is_a_new_peer_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "identity").touch()
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_that_a_device_is_a_new_peer_is_said(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "identity").write_bytes(content)
     new = load_identity(tmp_path)
     assert caplog.messages == [f"{tmp_path}/identity is empty: this device is a new peer, {new.peer_id}"]
     assert load_identity(tmp_path).peer_id == new.peer_id
