@@ -13,6 +13,7 @@ import pytest
 from edgepeer.ids import PeerId
 from edgepeer.peer.switchboard import Switchboard
 from edgepeer.peer.tasks import task_group
+from edgepeer.topology.view import Member
 from edgepeer.transport.tcp import TcpTransport
 from edgepeer.wire.codec import encode
 from edgepeer.wire.frames import Hello, State
@@ -118,6 +119,26 @@ async def test_who_says_nothing_keeps_nobody_out() -> None:
             end = End(address)
             assert await lines.up.get() == B
             end.sock.close()
+
+
+async def test_whom_this_end_has_dialled_does_not_give_way() -> None:
+    """It may be slow to say who it is, and is wanted."""
+    loop = asyncio.get_running_loop()
+    async with desk() as (switchboard, lines, address):
+        with contextlib.ExitStack() as ends:
+            slow = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+            slow.setblocking(False)
+            where = f"127.0.0.1:{slow.getsockname()[1]}"
+            switchboard.dial(Member(id=B, incarnation=1, addresses=(where,)))
+            end, _ = await loop.sock_accept(slow)
+            ends.enter_context(end)
+            host, _, port = address.rpartition(":")
+            silent = [ends.enter_context(socket.create_connection((host, int(port)))) for _ in range(2 * MAX_LINKS)]
+            silent[MAX_LINKS - 1].setblocking(False)
+            while await loop.sock_recv(silent[MAX_LINKS - 1], 1 << 16):
+                pass
+            await loop.sock_sendall(end, encode(Hello(fabric="lab", peer=B, incarnation=1)))
+            assert await lines.up.get() == B
 
 
 async def test_who_has_said_who_it_is_does_not_give_way() -> None:
