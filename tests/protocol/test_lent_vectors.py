@@ -15,6 +15,7 @@ from edgepeer.coding.scheme import parse_scheme
 from edgepeer.ids import Generation, PeerId
 from edgepeer.protocol import effects as fx
 from edgepeer.protocol import events as ev
+from edgepeer.topology.view import View
 from edgepeer.wire import codec
 from edgepeer.wire import frames as fr
 
@@ -68,19 +69,24 @@ class Lines:
             self.deliver(*ready[0])
 
 
-def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_view_before() -> None:
-    """a and b work in another view already when b's program is told that it may use its array for something else. c,
-    the root of a range, does not, and what it was to have of b is still under way."""
-    lines = Lines("abc")
+def on_its_way() -> tuple[Lines, View, NDArray[np.float32]]:
+    """All work in a view of three lanes and have brought a vector, b the one here, of which what goes to c gets stuck."""
+    lines, before, mine = Lines("abc"), view(1, "abc", lanes=3), vector(10, 20, 30)
     for machine in lines.machines.values():
-        machine.learn(view(1, "abc", lanes=3))
+        machine.learn(before)
     lines.connect()
-    mine = vector(10, 20, 30)
     lines.stuck = {("b", "c")}
     lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
     lines.hear("b", ev.Contribute(mine, 1.0))
     lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
     lines.pump()
+    return lines, before, mine
+
+
+def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_view_before() -> None:
+    """a and b work in another view already when b's program is told that it may use its array for something else. c,
+    the root of a range, does not, and what it was to have of b is still under way."""
+    lines, _, mine = on_its_way()
 
     lines.stuck |= {("a", "c")}
     for name in "ab":
@@ -100,16 +106,7 @@ def test_what_is_abandoned_does_not_go_on_to_those_who_were_to_have_it_in_the_vi
 
 def test_what_a_round_was_brought_does_not_go_on_to_who_was_left_out_once_it_is_over() -> None:
     """c works in the view before still. Alone it could put forward what it holds of that, in another generation."""
-    lines, before = Lines("abc"), view(1, "abc", lanes=3)
-    for machine in lines.machines.values():
-        machine.learn(before)
-    lines.connect()
-    mine = vector(10, 20, 30)
-    lines.stuck = {("b", "c")}
-    lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
-    lines.hear("b", ev.Contribute(mine, 1.0))
-    lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
-    lines.pump()
+    lines, before, mine = on_its_way()
     assert any(isinstance(send.frame, fr.Reduce) for send in lines.queues["b", "c"])
 
     lines.stuck |= {("a", "c"), ("c", "a"), ("c", "b")}
@@ -125,16 +122,7 @@ def test_what_a_round_was_brought_does_not_go_on_to_who_was_left_out_once_it_is_
 def test_what_a_call_has_brought_that_ends_with_the_view_does_not_go_on_to_those_who_are_in_it_still() -> None:
     """The others do without b, and c is the last to hear of that: it would complete its range, put all together, and
     hold that; and what is held is put forward again."""
-    lines, before = Lines("abc"), view(1, "abc", lanes=3)
-    for machine in lines.machines.values():
-        machine.learn(before)
-    lines.connect()
-    mine = vector(10, 20, 30)
-    lines.stuck = {("b", "c")}
-    lines.hear("a", ev.Contribute(vector(1, 2, 3), 1.0))
-    lines.hear("b", ev.Contribute(mine, 1.0))
-    lines.hear("c", ev.Contribute(vector(100, 200, 300), 1.0))
-    lines.pump()
+    lines, before, mine = on_its_way()
 
     lines.stuck |= {("a", "c"), ("c", "a"), ("c", "b")}
     after = without(before, "b")
