@@ -70,7 +70,7 @@ class Lines:
 
 
 def on_its_way() -> tuple[Lines, View, NDArray[np.float32]]:
-    """All work in a view of three lanes and have brought a vector, b the one here, of which what goes to c gets stuck."""
+    """All work in a view of three lanes, and have brought a vector; what goes to c of b's, the one here, is stuck."""
     lines, before, mine = Lines("abc"), view(1, "abc", lanes=3), vector(10, 20, 30)
     for machine in lines.machines.values():
         machine.learn(before)
