@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -191,21 +192,19 @@ def _kept_identity(path: Path, wanted: PeerId | None) -> tuple[PeerId, int, int]
     if not fields and wanted is None:
         _log.warning("%s is empty: this device is a new peer, %s", path, new)
         return new, 0, 0
-    try:
-        if not fields or not _NAME.match(fields[0]):
-            raise ValueError(
-                f"{path} is damaged, and does not begin with a peer id: write the peer's id and 0 into it; or "
-                "delete it, and the device is a new peer"
-            )
-        try:
-            return PeerId(fields[0]), int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
-        except (IndexError, ValueError):
-            raise ValueError(f"{path} is damaged: write {fields[0]} 0 into it, and no more") from None
-    except ValueError:
-        if wanted is None or (fields and _NAME.match(fields[0]) and fields[0] != wanted):
-            raise
+    name = PeerId(fields[0]) if fields and _NAME.match(fields[0]) else None
+    if name is not None:
+        with contextlib.suppress(IndexError, ValueError):
+            return name, int(fields[1]), int(fields[2]) if len(fields) > 2 else 0
+    if wanted is not None and name in (None, wanted):
         _log.warning("%s is damaged: this start of %s is numbered by the clock alone%s", path, wanted, UNHEARD)
         return wanted, 0, 0
+    if name is not None:
+        raise ValueError(f"{path} is damaged: write {name} 0 into it, and no more")
+    raise ValueError(
+        f"{path} is damaged, and does not begin with a peer id: write the peer's id and 0 into it; or delete it, and "
+        "the device is a new peer"
+    )
 
 
 def _kept_generation(path: Path) -> Generation | None:

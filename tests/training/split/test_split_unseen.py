@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from itertools import combinations
 
 import numpy as np
@@ -23,6 +24,13 @@ RIGHT = undivided(NET, BATCHES, 3)
 RIGHT_OF_FOUR = undivided(NET, BATCHES, 4)
 
 
+def three_times(faults: list[PlannedError], absent: Callable[[int, Phase], Collection[int]]) -> LocalFleet:
+    """Three iterations of a network that all have whole."""
+    injector = ErrorInjector(faults=faults)
+    split = parse_split("replicate:m=1,n=1", DOUBLE)
+    return LocalFleet(NET, split, BATCHES, iterations=3, injector=injector, absent=absent)
+
+
 def test_who_is_alone_has_nobody_to_differ_from() -> None:
     """What it has made of a step is believed if no other is there when digests meet. That is counted, and its error
     stays one that nobody has seen, though another one of the same node is corrected later."""
@@ -30,14 +38,7 @@ def test_who_is_alone_has_nobody_to_differ_from() -> None:
         PlannedError(1, 1, "decoded", "forward 0", "garbage"),
         PlannedError(2, 1, "product", "forward 1", "garbage"),
     ]
-    fleet = LocalFleet(
-        NET,
-        parse_split("replicate:m=1,n=1", DOUBLE),
-        BATCHES,
-        iterations=3,
-        injector=ErrorInjector(faults=faults),
-        absent=lambda iteration, phase: (0, 2) if (iteration, str(phase)) == (1, "forward 1") else (),
-    )
+    fleet = three_times(faults, lambda iteration, phase: (0, 2) if (iteration, str(phase)) == (1, "forward 1") else ())
     fleet.train()
     assert distance(fleet, RIGHT) > 1e-3
     assert [each.fate for each in fleet.injector.record] == ["unchecked", "found"]
@@ -47,13 +48,9 @@ def test_who_is_alone_has_nobody_to_differ_from() -> None:
 
 def test_a_scrub_without_a_check_is_counted() -> None:
     """Node 0 is new, node 2 away when all are to look at what node 0 is given: so that is node 1's wrong weights."""
-    fleet = LocalFleet(
-        NET,
-        parse_split("replicate:m=1,n=1", DOUBLE),
-        BATCHES,
-        iterations=3,
-        injector=ErrorInjector(faults=[PlannedError(1, 1, "stored", "update 0", "garbage")]),
-        absent=lambda iteration, phase: (2,) if iteration == 2 and isinstance(phase, Mend | Scrub) else (),
+    fleet = three_times(
+        [PlannedError(1, 1, "stored", "update 0", "garbage")],
+        lambda iteration, phase: (2,) if iteration == 2 and isinstance(phase, Mend | Scrub) else (),
     )
     fleet.train(1)
     fleet.replace(0)
@@ -124,13 +121,9 @@ def test_an_error_that_nobody_saw_is_undone_by_going_back() -> None:
         PlannedError(1, 1, "decoded", "forward 0", "garbage"),
         *(PlannedError(2, node, "product", "forward 0", "garbage") for node in (0, 1)),
     ]
-    fleet = LocalFleet(
-        NET,
-        parse_split("replicate:m=1,n=1", DOUBLE),
-        BATCHES,
-        iterations=3,
-        injector=ErrorInjector(faults=faults),
-        absent=lambda iteration, phase: (
+    fleet = three_times(
+        faults,
+        lambda iteration, phase: (
             (0, 2) if (iteration, str(phase)) == (1, "forward 1") and not fleet.counts.unchecked else ()
         ),
     )
