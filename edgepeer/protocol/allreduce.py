@@ -74,14 +74,11 @@ class Around(Protocol):
     def emit(self, effect: fx.Effect) -> None:
         """Want something done."""
 
-    def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
-        """Close the link to a peer. `abrupt`: without sending what is queued."""
-
     def refuse(self, peer: PeerId, reason: str) -> None:
         """What a peer says of a round can't be."""
 
-    def cut_off(self, peer: PeerId) -> None:
-        """Let somebody who is out of the view get no more of what this peer has sent, whatever it went over."""
+    def cut_off(self, peer: PeerId, reason: str) -> None:
+        """Let a peer get no more of what was sent to it, whatever that went over."""
 
     def lend(self) -> None:
         """The owner takes part in another round: what goes up from now on lies in another vector than before."""
@@ -165,16 +162,13 @@ class Allreduce:
 
     def end_call(self) -> None:
         """The owner's call is about to end without its round, which others may go on with in the view that this peer
-        has to leave: they are to have nothing of what the owner does with the memory next. If it has not waited any
-        more, what is under way is this peer's own."""
-        rd = self._course.round
-        if not rd.brings.abandoned:
-            self._close(rd.call_in())
+        has to leave: they are to have nothing of what the owner does with the memory next."""
+        self._close(self._course.round.call_in())
 
     def _close(self, lent: Iterable[PeerId]) -> None:
         """Those to whom a contribution's memory may be on its way are to get no more of it."""
         for parent in lent:
-            self._around.fail_link(parent, "a contribution was abandoned while it was being sent", abrupt=True)
+            self._around.cut_off(parent, "a contribution was abandoned while it was being sent")
 
     def time_out(self, reason: str) -> None:
         """This peer gives up on the round."""
@@ -599,7 +593,7 @@ class Allreduce:
         self._course.end(ended, source, proven)
         for parent in lent:
             if here is not None and parent not in here.view:
-                self._around.cut_off(parent)
+                self._around.cut_off(parent, f"{parent} is out of the view, and what it was sent is over")
 
     def _want_abort(self, cause: Cause, reason: str) -> None:
         if self._course.round.want_abort(cause, reason):

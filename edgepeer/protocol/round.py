@@ -216,9 +216,9 @@ class Round:
     def call_in(self) -> list[PeerId]:
         """Lend the owner's vector no more. Returns the parents that its memory may be on its way to: those of an
         earlier view may still work in that, and of several trees one of them may be the root that completes a sum
-        there."""
+        there. What was abandoned is this peer's own, and nobody writes into it."""
         own = self.brings.vector
-        if own is None:
+        if own is None or self.brings.abandoned:
             return []
         lent = list(dict.fromkeys((*self._lent_to(own), *sorted(self.brings.lent))))
         self.brings.lent.clear()

@@ -97,30 +97,27 @@ class Wiring:
         else:
             self.fail_link(peer, reason)
 
-    def fail_link(self, peer: PeerId, reason: str, *, abrupt: bool = False) -> None:
-        """Close the link to a peer: what has come over it can't be. `abrupt`: without sending what is queued, be it on
-        the connections that it went over before; it is that which can't go out."""
+    def fail_link(self, peer: PeerId, reason: str) -> None:
+        """Close the link to a peer: what has come over it can't be."""
         self.emit(fx.Note("warning", f"link to {peer} closed: {reason}", often=True))
-        if not abrupt:
-            self.emit(fx.Refused(peer, reason))
+        self.emit(fx.Refused(peer, reason))
         link = self._links.get(peer)
-        tunnel = link.tunnel if link is not None and not link.direct else None
-        closed = {peer} if tunnel is None else set[PeerId]()
-        if abrupt:
-            closed |= self._hops.pop(peer, set()) | {hop for hop in (tunnel.hops if tunnel else ()) if hop is not None}
-        for each in sorted(closed):
-            self.emit(fx.CloseLink(each, reason, abrupt))
-        self.on_paths_down([each for each in sorted(closed) if each != peer and self._links.is_direct(each)])
-        if self._links.is_up(peer) or tunnel is None:
-            self.on_path_down(peer)
+        if link is None or link.direct or link.tunnel is None:
+            self.emit(fx.CloseLink(peer, reason))
+        self.on_path_down(peer)
 
-    def cut_off(self, peer: PeerId) -> None:
-        """Let somebody who is out of the view get no more of what this peer has sent, whatever it went over, be it on
-        connections that are being closed."""
-        closed = sorted({peer} | self._hops.pop(peer, set()))
+    def cut_off(self, peer: PeerId, reason: str) -> None:
+        """Let a peer get no more of what was sent to it, and wherever that went over: neither of what is queued, nor
+        on connections that are being closed."""
+        link = self._links.get(peer)
+        tunnel = link.tunnel if link is not None else None
+        passed = {hop for hop in (tunnel.hops if tunnel is not None else ()) if hop is not None}
+        closed = sorted({peer} | passed | self._hops.pop(peer, set()))
         for each in closed:
-            self.emit(fx.CloseLink(each, f"{peer} is out of the view, and what it was sent is over", abrupt=True))
+            self.emit(fx.CloseLink(each, reason, abrupt=True))
         self.on_paths_down([each for each in closed if self._links.is_direct(each)])
+        if self._links.is_up(peer):
+            self.on_path_down(peer)
 
     def lend(self) -> None:
         """What is sent from now on lies in another vector."""
