@@ -75,6 +75,8 @@ class Pacing:
         self._slowed = Slowed()
         self._ignored = ""
         """Why what is asked for was ignored last."""
+        self._untold = ""
+        """Why what came of it could not be written last."""
 
     async def rest(
         self, began: float, *, round_: int, chunk: int, seed: int, among: Collection[str], share: float = 1.0
@@ -125,7 +127,15 @@ class Pacing:
     def _tell(self, slowed: Slowed) -> None:
         self._slowed = slowed
         assert self._dir is not None
-        _replace(self._dir / _SLOWED, msgspec.json.encode(slowed))
+        path = self._dir / _SLOWED
+        try:
+            _replace(path, msgspec.json.encode(slowed))
+        except OSError as error:  # a full disk: what this tells is for people, and training is not
+            if str(error) != self._untold:
+                self._untold = str(error)
+                _log.warning("%s: can't be written, so nobody hears how slow this device was: %s", path, error)
+        else:
+            self._untold = ""
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -102,3 +102,18 @@ async def test_that_it_is_ignored_is_said_once(clock: Clock, tmp_path: Path, cap
     path.write_text("")
     await rest(pacing, clock)
     assert len(caplog.messages) == 4
+
+
+async def test_where_nothing_can_be_written_it_is_slow_and_says_so_once(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow_down(tmp_path, 4)
+    pacing, there = Pacing(parse_speed("constant:0.01"), "a", tmp_path), tmp_path / "slowed-down"
+    there.mkdir()  # a file can't take its place, whoever asks for it
+    for _ in range(2):
+        assert await rest(pacing, clock) == pytest.approx(0.04)
+    assert len(caplog.messages) == 1
+    assert str(there) in caplog.messages[0]
+    there.rmdir()
+    await rest(pacing, clock)
+    assert read_slowed(tmp_path).batches > 0
