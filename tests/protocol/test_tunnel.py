@@ -258,9 +258,8 @@ def test_when_all_its_hops_are_closed_none_of_them_is_knocked_through_first() ->
     d = knocked_at(*"cea")
     d.node.parts.wiring.cut_off(B, "its contribution is taken back")
     effects = d.node.parts.wiring.drain()
-    assert {str(each.peer) for each in effects if isinstance(each, fx.CloseLink)} == set(
-        "abce"
-    )  # b: over the connection that was there before
+    closed = {str(each.peer) for each in effects if isinstance(each, fx.CloseLink)}
+    assert closed == set("abce")  # b: over the connection that was there before
     asked_to_carry = {str(e.peer) for e in effects if isinstance(e, fx.Send) and isinstance(e.frame, fr.Via)}
     assert asked_to_carry
     assert not asked_to_carry & set("cea")
