@@ -71,8 +71,9 @@ class Household:
             raise TrustError(trouble[0])
 
     def update(self) -> list[Identity]:
-        """Let them know who is out, and have certificates that go on. Returns those that are members still. What can't
-        be read or written the log tells: whoever is evicted meanwhile is out all the same, and the fleet must hear it.
+        """Let them know who is out and where the fleet is, and have certificates that go on. Returns those that are
+        members still. What can't be read or written the log tells: whoever is evicted meanwhile is out all the same,
+        and the fleet must hear it.
 
         Raises:
             TrustError: the registrar's own file can't be used.
@@ -95,6 +96,7 @@ class Household:
                 if due(identity):
                     granted = self._registrar.renew(identity.certificate)
                     identity.renewed(granted.certificate)
+                identity.moved(self._registrar.where(identity.holder.role, identity.holder.id))
                 if not identity.evicted:
                     found.append(identity)
             except OSError as error:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepeer.enrol.client import enrol
 from edgepeer.enrol.messages import Granted
+from edgepeer.enrol.renewal import renew_now
 from edgepeer.enrol.strings import JoinString, fingerprint
 from edgepeer.errors import ConfigError, EdgepeerError, TrustError
 from edgepeer.processes import os_reason
@@ -39,7 +40,7 @@ from edgepeer.trust.files import alone_in, clear_leftovers, read_private, write_
 from edgepeer.trust.identity import Identity
 from edgepeer.trust.names import is_name
 
-__all__ = ["Joined", "device_key", "join", "keep_granted"]
+__all__ = ["Joined", "device_key", "follow", "join", "keep_granted"]
 
 _NEXT_KEY: Final = "next-key.pem"
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -59,7 +60,7 @@ class Joined:
     where: Whereabouts
     directory: Path
     anew: bool
-    """Whether it was no member before."""
+    """Whether it was no member before, or has found its fleet elsewhere."""
 
 
 async def join(
@@ -94,6 +95,20 @@ async def join(
             keep_granted(directory, granted, key.public_key(), string.authority)
             _hand_over(directory)
     return Joined(granted.where, directory, anew=True)
+
+
+async def follow(directory: Path, host: str, port: int) -> Joined:
+    """Let the directory's member ask the service, which is there by now, where its fleet is.
+
+    Raises:
+        ConfigError: it is no member's, or can't be used; FabricError: nobody answers; TrustError: who answers is
+        somebody else, or says no.
+    """
+    identity = Identity.load(directory)
+    with _written(directory), alone_in(directory):
+        news = await renew_now(identity, (host, port))
+        _hand_over(directory)
+    return Joined(identity.where, directory, anew=news)
 
 
 def device_key(directory: Path, file: str = KEY) -> ec.EllipticCurvePrivateKey:

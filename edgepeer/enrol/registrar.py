@@ -51,6 +51,8 @@ __all__ = ["Issued", "Registrar", "Token"]
 
 _MOST_USES: Final = 4096
 _NAMESAKES: Final = 4096
+_FLEET: Final = "fleet"
+"""The name of the fact that is _Facts."""
 _OF_BEFORE: Final = "tokens of before"
 """The ids of those that were good as the rotation began: in their strings is the old authority."""
 _MADE_BY: Final = {
@@ -104,13 +106,15 @@ class Registrar:
         self._database: Final = database
         with database.or_closed():
             with database.look() as sql:
-                facts = _fact(sql, "fleet") if has_tables(sql) else None
+                facts = _fact(sql, _FLEET) if has_tables(sql) else None
             if facts is None:
                 raise ConfigError(
                     f"{database.path}: holds no fleet: {PUT_BACK}; else `edgepeer fleet init NAME --broker HOST` makes "
                     "one"
                 )
-            self._facts = msgspec.json.decode(facts, type=_Facts)
+            read = msgspec.json.decode(facts, type=_Facts)
+            self.fabric: Final = read.fabric
+            self._lifetime_s: Final = read.lifetime_s
 
     @classmethod
     def open(cls, home: Path) -> Self:
@@ -137,11 +141,11 @@ class Registrar:
         facts = _Facts(fabric=fabric, broker=broker, service=service, lifetime_s=lifetime_s)
         database = Database(home / AUTHORITY, make=True)
         with database.or_closed(), database.change() as sql:
-            there = _fact(sql, "fleet")
+            there = _fact(sql, _FLEET)
             if there is None:
                 _refuse_orphans(home)
                 certain_time()
-                sql.execute("INSERT INTO facts VALUES ('fleet', ?)", (msgspec.json.encode(facts),))
+                _note(sql, _FLEET, msgspec.json.encode(facts))
                 _add_authority(sql, fabric)
                 _sign(sql, fabric)
             elif msgspec.json.decode(there, type=_Facts) != facts:
@@ -149,7 +153,7 @@ class Registrar:
                 raise ConfigError(
                     f"home = {home}: fleet {other.fabric} lives there, with broker {','.join(other.broker)}, service "
                     f"{other.service} and a lifetime of {other.lifetime_s / 86400:g} days: choose another --home, or "
-                    "say the same again"
+                    "say the same again; where broker or service are elsewhere by now: edgepeer fleet move"
                 )
         return cls(database)
 
@@ -157,13 +161,16 @@ class Registrar:
         self._database.close()
 
     @property
-    def fabric(self) -> str:
-        return self._facts.fabric
-
-    @property
     def service(self) -> str:
         """host:port where devices find it."""
-        return self._facts.service
+        with self._database.look() as sql:
+            return _facts(sql).service
+
+    @property
+    def broker(self) -> tuple[str, ...]:
+        """URLs of the fleet's, the best first."""
+        with self._database.look() as sql:
+            return _facts(sql).broker
 
     @property
     def authorities(self) -> tuple[bytes, ...]:
@@ -179,8 +186,21 @@ class Registrar:
 
     def where(self, role: Role, name: str) -> Whereabouts:
         """What a member's fleet.toml says."""
-        facts = self._facts
-        return Whereabouts(fabric=facts.fabric, role=role, id=name, broker=facts.broker, service=facts.service)
+        with self._database.look() as sql:
+            return _where(sql, role, name)
+
+    def move(self, *, broker: tuple[str, ...], service: str) -> bool:
+        """Let devices look for the broker, and for the service, there from now on: members hear of it whenever they ask
+        the service. Whether that is elsewhere than before.
+
+        Raises:
+            TrustError: it can't be written.
+        """
+        with self._database.change() as sql:
+            facts = _facts(sql)
+            moved = msgspec.structs.replace(facts, broker=broker, service=service)
+            _note(sql, _FLEET, msgspec.json.encode(moved))
+        return moved != facts
 
     # -- letting in ----------------------------------------------------------------------------------------
 
@@ -326,10 +346,7 @@ class Registrar:
             ).fetchone()
             # However often it asks, and with whichever: each that it has had must be in the list when it is evicted.
             fresh = newest and newest[2] == authorities[-1][0]
-            if (
-                fresh
-                and now - Holder(self.fabric, holder.role, holder.id, newest[0]).issued < self._facts.lifetime_s / 3
-            ):
+            if fresh and now - Holder(self.fabric, holder.role, holder.id, newest[0]).issued < self._lifetime_s / 3:
                 return self._granted(sql, holder.role, holder.id, newest[1])
             _, renewed = self._issue(sql, holder, checked.key)
             return self._granted(sql, holder.role, holder.id, renewed)
@@ -349,9 +366,8 @@ class Registrar:
         number, authority, signer = _authorities(sql)[-1]
         serial = _next_serial(sql)
         named = Holder(holder.fabric, holder.role, holder.id, serial)
-        lifetime_s = self._facts.lifetime_s
-        certificate = issue(authority, load_key(signer), key, named, lifetime_s)
-        ends = named.issued + lifetime_s
+        certificate = issue(authority, load_key(signer), key, named, self._lifetime_s)
+        ends = named.issued + self._lifetime_s
         sql.execute(
             "INSERT INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
             (serial, named.role, named.id, key_bytes(key), certificate, number, ends),
@@ -360,7 +376,7 @@ class Registrar:
 
     def _granted(self, sql: sqlite3.Connection, role: Role, name: str, certificate: bytes) -> Granted:
         authorities = tuple(row[1] for row in _authorities(sql))
-        return Granted(certificate, authorities, _fact(sql, "evictions") or b"", self.where(role, name))
+        return Granted(certificate, authorities, _fact(sql, "evictions") or b"", _where(sql, role, name))
 
     # -- throwing out --------------------------------------------------------------------------------------
 
@@ -543,6 +559,19 @@ def _refuse_orphans(home: Path) -> None:
 def _fact(sql: sqlite3.Connection, name: str) -> bytes | None:
     row = sql.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     return None if row is None else bytes(row[0])
+
+
+def _facts(sql: sqlite3.Connection) -> _Facts:
+    """As they are now: another process may have moved the fleet."""
+    facts = _fact(sql, _FLEET)
+    if facts is None:
+        raise TrustError(f"the authority's file holds no fleet any more: {PUT_BACK}")
+    return msgspec.json.decode(facts, type=_Facts)
+
+
+def _where(sql: sqlite3.Connection, role: Role, name: str) -> Whereabouts:
+    facts = _facts(sql)
+    return Whereabouts(fabric=facts.fabric, role=role, id=name, broker=facts.broker, service=facts.service)
 
 
 def _note(sql: sqlite3.Connection, name: str, value: bytes) -> None:

@@ -1,6 +1,7 @@
 """Keeps a member one while it runs: a new certificate when a third of its life is left, or when the fleet has a new
 authority; and whatever another process puts into its directory. Who was off while the authority was rotated does not
-know the broker any more: the service, which also has a certificate of the old one, says why.
+know the broker any more: the service, which also has a certificate of the old one, says why. And whoever is let in by
+no broker asks it where the fleet is by now: each answer says that.
 
 Who has no clock can't know when that is: it asks the service about every hour, which gives it the same certificate
 again until it is time.
@@ -17,9 +18,13 @@ import random
 from typing import Final
 
 from edgepeer.enrol.client import renew
-from edgepeer.errors import EdgepeerError, FabricError, TrustError
+from edgepeer.enrol.places import BROKER_PORT
+from edgepeer.errors import ConfigError, EdgepeerError, FabricError, TrustError
+from edgepeer.printable import printable
 from edgepeer.processes import os_reason
+from edgepeer.sockets import host_and_port
 from edgepeer.trust.clock import aging, believable, date
+from edgepeer.trust.directory import Whereabouts
 from edgepeer.trust.identity import Identity
 
 __all__ = ["due", "keep_renewed", "renew_now"]
@@ -27,6 +32,8 @@ __all__ = ["due", "keep_renewed", "renew_now"]
 _LOOK_S: Final = 2.0
 _AT_FIRST_S: Final = 30.0
 _AT_MOST_S: Final = 3600.0
+_CUT_OFF_S: Final = 300.0
+"""Who is let in by no broker waits no longer than that before it asks again."""
 _SPREAD_S: Final = 5.0
 """Over so long a fleet spreads what all are told at once."""
 
@@ -42,20 +49,41 @@ def due(identity: Identity) -> bool:
     return aging(identity.holder.issued, identity.ends)
 
 
-async def renew_now(identity: Identity) -> None:
-    """Take a new certificate.
+async def renew_now(identity: Identity, place: tuple[str, int] | None = None) -> bool:
+    """Take a new certificate, and where the fleet is. Whether that is elsewhere than before.
+
+    Args:
+        place: host and port where the service is, if not where the fleet was found till now.
 
     Raises:
         FabricError: the service can't be reached; TrustError: it says no, or the certificate can't be kept.
     """
-    host, _, port = identity.where.service.rpartition(":")
+    host, port = place or host_and_port(identity.where.service, None, "service")
     try:
         await identity.could_keep_another()
-        granted = await renew(identity, host.strip("[]"), int(port))
+        granted = await renew(identity, host, port)
         identity.evictions.accept(granted.evictions)
-        await identity.renewed_beside(granted.certificate)
+        if granted.certificate != identity.certificate:
+            await identity.renewed_beside(granted.certificate)
+        _check(granted.where)
+        return await identity.moved_beside(granted.where)
     except OSError as error:
         raise TrustError(f"{identity.directory}: can't write a new certificate there: {os_reason(error)}") from None
+
+
+def _check(where: Whereabouts) -> None:
+    """Refuse what nobody could use: with it in its directory, this device would not start again.
+
+    Raises:
+        TrustError: it is none of what a fleet's brokers are called.
+    """
+    try:
+        for url in where.broker:
+            if not url.startswith("mqtts://"):
+                raise ConfigError(f"broker = {printable(url)}: must be mqtts://host:port")
+            host_and_port(url.removeprefix("mqtts://"), BROKER_PORT, "broker")
+    except ConfigError as error:
+        raise TrustError(f"the enrolment service says that the fleet has moved, but not where to: {error}") from None
 
 
 async def keep_renewed(
@@ -66,7 +94,7 @@ async def keep_renewed(
     chance = random.Random(identity.certificate)
     pause, at, complaint = _AT_FIRST_S, 0.0, ""
     unsure_at = loop.time() + chance.uniform(0, blind_s)
-    told = -1
+    told, has_met = -1, False
     while True:
         try:
             identity.refresh()
@@ -77,23 +105,28 @@ async def keep_renewed(
                 _log.warning("%s", error, exc_info=_unless_it_is_known(error))
         doubted = _is_doubted(identity, told)
         unsure = believable() is None and not identity.evicted and loop.time() >= unsure_at
-        if not doubted and not unsure and not due(identity):
+        cut_off, has_met = identity.reached is False and not identity.evicted, has_met or identity.reached is True
+        if not doubted and not unsure and not cut_off and not due(identity):
             pause, at = _AT_FIRST_S, 0.0
         elif not at:
-            at = loop.time() + (0.0 if doubted or unsure else chance.uniform(0, spread_s))
+            # Whoever has only just started, and finds no broker, may not be there for long.
+            at_once = doubted or unsure or (cut_off and not has_met)
+            at = loop.time() + (0.0 if at_once else chance.uniform(0, spread_s))
         if at and loop.time() >= at:
             before, unsure_at = identity.certificate, loop.time() + chance.uniform(0.5, 1) * blind_s
             try:
                 await renew_now(identity)
                 told = identity.evictions.number
-                if not unsure or identity.certificate != before:
+                if identity.certificate != before or not (unsure or cut_off):
                     _log.info("%s has a new certificate, until %s", identity.holder, date(identity.ends))
             except Exception as error:
-                level = logging.INFO if unsure and isinstance(error, FabricError) else logging.WARNING
+                level = logging.WARNING
+                if isinstance(error, FabricError) and not due(identity):  # asked only in case it knows more
+                    level = logging.INFO if unsure else logging.DEBUG if cut_off else level
                 _log.log(level, "%s", _told(identity, error), exc_info=_unless_it_is_known(error))
-            if due(identity) or _is_doubted(identity, told):  # by a clock that is far ahead, or it was refused
+            if due(identity) or cut_off or _is_doubted(identity, told):  # clock far ahead, or refused, or nobody there
                 at = loop.time() + chance.uniform(0.5, 1) * pause
-                pause = min(2 * pause, _AT_MOST_S)
+                pause = min(2 * pause, _CUT_OFF_S if cut_off else _AT_MOST_S)
             else:
                 pause, at = _AT_FIRST_S, 0.0
         await asyncio.sleep(look_s)

@@ -211,8 +211,11 @@ class EnrolmentService:
                     if held is None:
                         raise TrustError("a certificate is renewed only for who has one")
                     granted = self._registrar.renew(held)
-                    where = granted.where
-                    _log.info("%s %s has a new certificate, %s", where.role, where.id, source)
+                    where, news = granted.where, granted.certificate != held
+                    said = "has a new certificate" if news else "asks where its fleet is, and has nothing to renew"
+                    _log.log(
+                        logging.INFO if news else logging.DEBUG, "%s %s %s, %s", where.role, where.id, said, source
+                    )
                     return granted
         except EdgepeerError as error:
             self._refused.add("%s is refused: %s", source, error)

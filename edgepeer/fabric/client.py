@@ -95,8 +95,11 @@ class FabricClient:
         self._idle.set()
         self._gate: Gate = OpenGate()
         self._fleet: InFleet | None = None
+        self._follows = False
+        """Whether the broker is the fleet's, whichever that is, and not one that somebody has chosen."""
         if identity is not None:
             check_identity(identity, fabric, client_id, broker, peer=will_topic is not None)
+            self._follows = {*broker.choices} == {*_of_fleet(identity)}
             self._fleet = InFleet(identity, client_id, self.topics, self._outbox, wake=self._wake, gone=self._put_out)
             self._gate = self._fleet.gate
         self._hearing = Hearing(
@@ -449,6 +452,12 @@ class FabricClient:
             self._fleet.changed()
         except TrustError as error:
             self._fail(error)
+        if self._follows:
+            identity = self._fleet.identity
+            if brokers := _of_fleet(identity):
+                self._connections.go_to(brokers)
+            else:
+                _LOG.warning("%s: says no broker that can be used: staying with %s", identity.directory, self.broker)
 
     def _put_out(self, peer: PeerId) -> None:
         self._hearing.lives.pop(peer, None)
@@ -533,3 +542,12 @@ class FabricClient:
             "broker %s: has taken our presence, and passes it on to nobody: do its rules let %s write %s?",
             *(self.broker, self._client_id, self._will_topic),
         )
+
+
+def _of_fleet(identity: Identity) -> tuple[BrokerAddress, ...]:
+    """The brokers that its directory says, the best first; none if they can't be used."""
+    try:
+        broker = BrokerAddress.parse(",".join(identity.where.broker))
+    except ConfigError:  # somebody has written it by hand
+        return ()
+    return broker.choices if broker.tls else ()

@@ -7,6 +7,7 @@
     lets us in, but hear nothing        | the same; and it is not looked for, for a while that doubles
     is gone again                       | from the first on, after a while
     one before it in the list is back   | left for that one, at once
+    is another by now: the fleet moved  | left for that one, at once
 
 So all who have the same list, and can reach the same brokers, meet at one of them.
 """
@@ -80,6 +81,8 @@ class Reconnecting:
         self.ending = asyncio.Event()
         """There is to be none any more."""
         self._brokers = brokers
+        self._moved = asyncio.Event()
+        """They are others than those that are being tried, or than the one in use was one of."""
         self._identifier = identifier
         self._will_topic = will_topic
         self._timeout = timeout
@@ -107,10 +110,17 @@ class Reconnecting:
             why = f", and to none before it: {'; '.join(map(str, self._passed_over))}" if self._passed_over else ""
             _LOG.info("broker %s: connected%s%s", self.broker, " again" if self.count else "", why)
         self.count += 1
+        self._is_reached(True)
         self._useless.pop(self.broker, None)
         self._failure = None
         self._told.clear()
         self._answered.set()
+
+    def go_to(self, brokers: Sequence[BrokerAddress]) -> None:
+        """Let it be one of these from now on."""
+        if tuple(brokers) != tuple(self._brokers):
+            self._brokers = brokers
+            self._moved.set()
 
     def end(self, *, polite: bool | None = None) -> None:
         """Leave. `polite`: the broker is told, else it sends the will; None: as was said before."""
@@ -138,6 +148,7 @@ class Reconnecting:
         shortest, longest = _BACKOFF_S
         loop = asyncio.get_running_loop()
         pause = shortest
+        self._is_reached(False)
         while not self.ending.is_set():
             since = loop.time()
             answered = await self._first_that_answers()
@@ -155,11 +166,15 @@ class Reconnecting:
     async def _first_that_answers(self) -> bool:
         """Be connected to the first broker that lets us in. Returns whether to wait before the next try."""
         failures: list[FabricError] = []
-        for broker in self._brokers:
+        brokers = self._brokers
+        self._moved.clear()
+        for number, broker in enumerate(brokers):
             before, self._passed_over = self.count, [*failures]
             mind_cancellation()
+            if self._moved.is_set():
+                return False
             try:
-                await self._connect(broker)
+                await self._connect(broker, brokers[:number])
             except Back as back:
                 _LOG.info("%s", back)
                 return False
@@ -185,8 +200,16 @@ class Reconnecting:
         until, _ = self._useless.get(broker, (float("-inf"), 0.0))
         return asyncio.get_running_loop().time() < until
 
-    async def _connect(self, broker: BrokerAddress) -> None:
-        """One connection, until it ends."""
+    def _is_reached(self, reached: bool) -> None:
+        if self._identity is not None:
+            self._identity.reached = reached
+
+    async def _connect(self, broker: BrokerAddress, earlier: Sequence[BrokerAddress]) -> None:
+        """One connection, until it ends.
+
+        Raises:
+            FabricError: it could not be had, or is gone; Back: there is a better one.
+        """
         self.broker = broker
         async with connection(
             broker,
@@ -201,7 +224,6 @@ class Reconnecting:
             failure: BaseException | None = None
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    earlier = self._brokers[: self._brokers.index(broker)]
                     look = look_for(
                         *(earlier, self._identifier),
                         every=self._look_back,
@@ -209,7 +231,8 @@ class Reconnecting:
                         identity=self._identity,
                         too_soon=self._is_too_soon,
                     )
-                    serving = [tasks.create_task(work) for work in (_watch(client), self._serve(client), look)]
+                    works = (_watch(client), self._serve(client), look, self._moves())
+                    serving = [tasks.create_task(work) for work in works]
                     await self.ending.wait()
                     for task in serving:
                         task.cancel()
@@ -217,9 +240,15 @@ class Reconnecting:
                 failure = first_error(group)
             reason = "left" if failure is None else describe(failure)
             self._emit(Disconnected(reason))
+            if failure is not None:
+                self._is_reached(False)
             if failure is not None or not self._polite:
                 kind = type(failure) if isinstance(failure, Refused | Back) else FabricError
                 raise kind(f"broker {broker}: {reason}") from failure
+
+    async def _moves(self) -> None:
+        await self._moved.wait()
+        raise Back("left, for the fleet has another broker now")
 
     def _note(self, errors: Sequence[FabricError]) -> None:
         error = self._failure = FabricError("; ".join(map(str, errors)))

@@ -20,6 +20,7 @@ __all__ = [
     "FleetEvictSettings",
     "FleetInitSettings",
     "FleetListSettings",
+    "FleetMoveSettings",
     "FleetOperatorSettings",
     "FleetRotateSettings",
     "FleetServeSettings",
@@ -149,6 +150,30 @@ class FleetEvictSettings(FleetSettings, frozen=True, kw_only=True):
         _Text | None, _says("Whom: p7 is a peer, @bob an operator, viewer:eve a viewer.", metavar="ID")
     ] = None
     timeout: Annotated[Annotated[float, Meta(gt=0, le=600)], _says("Seconds to wait for the broker.")] = 5.0
+    json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
+
+
+class FleetMoveSettings(FleetSettings, frozen=True, kw_only=True):
+    """Settings of `edgepeer fleet move`."""
+
+    verb: ClassVar[str] = "fleet-move"
+    apart: ClassVar[tuple[str, ...]] = ("broker",)
+
+    broker: Annotated[
+        _Text | None,
+        _says(
+            "Where devices find the broker from now on: a host, or mqtts://host:port; several with commas between.",
+            metavar="HOST",
+        ),
+    ] = None
+    service: Annotated[
+        _Address | None,
+        _says(
+            "Where devices find `edgepeer fleet serve` from now on, if that is not where it was.",
+            allowed="host:port",
+            metavar="HOST:PORT",
+        ),
+    ] = None
     json: Annotated[bool, _says("Print one JSON object, for scripts.")] = False
 
 

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from edgepeer.errors import ConfigError, Expired, TrustError
+from edgepeer.printable import printable
 from edgepeer.processes import os_reason
 from edgepeer.trust.certificates import (
     Authority,
@@ -37,7 +38,7 @@ from edgepeer.trust.certificates import (
     pem,
 )
 from edgepeer.trust.clock import date
-from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, JOIN_ANEW, KEY, Whereabouts
+from edgepeer.trust.directory import AUTHORITIES, CERTIFICATE, EVICTIONS, JOIN_AGAIN, JOIN_ANEW, KEY, WHERE, Whereabouts
 from edgepeer.trust.evictions import Evictions, Listed
 from edgepeer.trust.files import read_private, try_to_write, write_whole
 from edgepeer.trust.later import Later
@@ -88,7 +89,7 @@ class Identity:
     def __init__(self, directory: Path, where: Whereabouts, listed: Listed) -> None:
         """Use `load`."""
         self.directory: Final = directory
-        self.where: Final = where
+        self.where = where
         """Broker, and where certificates are renewed."""
         self.evictions: Final = Evictions(where.fabric, listed, self._listed)
         self.certificate = b""
@@ -96,6 +97,9 @@ class Identity:
         self.doubted = False
         """Whether the fleet's broker shows a certificate of an authority that is not known here: perhaps the fleet has
         had a new one while this device was off."""
+        self.reached: bool | None = None
+        """Whether a broker lets this device in; None: nobody has looked for one. If none does, perhaps the fleet has
+        another one by now."""
         self.later: Final = Later()
         """Writes what may wait, for who has an event loop."""
         self._keeping = threading.Lock()
@@ -221,7 +225,8 @@ class Identity:
         return context
 
     def on_change(self, tell: Callable[[], None]) -> Callable[[], None]:
-        """Let `tell` be called when there is a new list, certificate or authority. Returns what ends that."""
+        """Let `tell` be called when there is a new list, certificate or authority, or the fleet has moved. Returns what
+        ends that."""
         self._told.append(tell)
 
         def end() -> None:
@@ -248,6 +253,44 @@ class Identity:
         checked = self._own_checked(certificate)
         await self.later.done(CERTIFICATE, functools.partial(self._put_there, certificate))
         self._take(certificate, checked)
+        self._tell()
+
+    def moved(self, where: Whereabouts) -> bool:
+        """Take that the fleet is there, and keep it. Whether it was elsewhere.
+
+        Raises:
+            TrustError: that is for somebody else; ConfigError, OSError: as of `renewed`.
+        """
+        if news := self._is_news(where):
+            self._put_where(where)
+            self._go_there(where)
+        return news
+
+    async def moved_beside(self, where: Whereabouts) -> bool:
+        """The same beside the event loop. Who loses power before has the place of before, and asks again."""
+        if news := self._is_news(where):
+            await self.later.done(WHERE, functools.partial(self._put_where, where))
+            self._go_there(where)
+        return news
+
+    def _is_news(self, where: Whereabouts) -> bool:
+        if not self._is_for_us(where):
+            raise TrustError(f"is told where {where.role} {where.id} of {where.fabric} finds its fleet")
+        return where != self.where
+
+    def _is_for_us(self, where: Whereabouts) -> bool:
+        return (where.fabric, where.role, where.id) == (self.where.fabric, self.where.role, self.where.id)
+
+    def _put_where(self, where: Whereabouts) -> None:
+        self._refuse_another()
+        write_whole(self.directory / WHERE, where.toml())
+        self._stamp = _stamp(self.directory)
+
+    def _go_there(self, where: Whereabouts) -> None:
+        self.where = where
+        _log.info(
+            "the fleet has moved: broker %s, enrolment service %s", printable(",".join(where.broker)), where.service
+        )
         self._tell()
 
     async def could_keep_another(self) -> None:
@@ -288,9 +331,12 @@ class Identity:
             self._stamp = stamp
             return changed
         fresh = Identity.load(self.directory)
-        if key_bytes(fresh._key.public_key()) != key_bytes(self._key.public_key()) or fresh.where != self.where:
+        if key_bytes(fresh._key.public_key()) != key_bytes(self._key.public_key()) or not self._is_for_us(fresh.where):
             raise ConfigError(f"fleet = {self.directory}: {_ANOTHER}")
         self._stamp = stamp
+        if fresh.where != self.where:
+            self._go_there(fresh.where)
+            changed = True
         if fresh.certificate != self.certificate:
             self._take(fresh.certificate, self._own_checked(fresh.certificate))
             self._tell()
@@ -386,7 +432,7 @@ def _read(path: Path, take: Callable[[bytes], _T], *, private: bool = False) -> 
 
 def _stamp(directory: Path) -> object:
     found = []
-    for name in (CERTIFICATE, AUTHORITIES, EVICTIONS):
+    for name in (CERTIFICATE, AUTHORITIES, EVICTIONS, WHERE):
         with contextlib.suppress(OSError):
             state = os.stat(directory / name)
             found.append((name, state.st_ino, state.st_mtime_ns, state.st_size))

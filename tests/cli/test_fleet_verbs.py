@@ -102,7 +102,7 @@ def test_help_names_every_setting_and_teaches_by_example(verb: Verb[Any], run: R
 def test_the_lists_of_verbs(run: Run) -> None:
     code, text, _ = run("fleet", "--help")
     assert code == 0
-    for name in ("init", "token", "list", "evict", "operator", "rotate-ca", "serve"):
+    for name in ("init", "token", "list", "evict", "move", "operator", "rotate-ca", "serve"):
         assert re.search(rf"^  {name} +\w.*\w\.$", text, re.MULTILINE), name
     text = run("--help")[1]
     for name in ("fleet", "join"):
@@ -143,6 +143,29 @@ STRING = JoinString(bytes(16), bytes(4), b"s" * 16).text()
         (["fleet", "token", "--role", "king"], 2, "role = king (from --role): must be one of peer, viewer, broker"),
         (["fleet", "evict", "--home", "f"], 2, "say whom, as in: edgepeer fleet evict p7"),
         (["fleet", "evict", "p\x1b[1m", "--home", "f"], 2, r"nobody is called p\x1b[1m; members are @"),
+        (
+            ["fleet", "move", "--home", "f"],
+            2,
+            "say where its broker is by now, as in: edgepeer fleet move --broker 192",
+        ),
+        (
+            ["fleet", "move", "--home", "f", "--broker", "mqtt://h"],
+            2,
+            "broker = mqtt://h: must be a host, host:port, or",
+        ),
+        (["fleet", "move", "--home", "f", "--broker", ",".join(["h"] * 17)], 2, "broker: 17 addresses, at most 16"),
+        (["fleet", "move", "--home", "f", "--broker", "h", "--service", "h:0"], 2, "service = h:0: must be"),
+        (
+            ["fleet", "move", "--home", "f", "--broker", "h"],
+            2,
+            "service: devices look for `edgepeer fleet serve` at 127.0.0.1:7701, where the broker was: say --service "
+            "h:7701 if it has moved, too, or --service 127.0.0.1:7701 if it is there still",
+        ),
+        (["fleet", "move", "--home", "g", "--broker", "h"], 2, "there is no fleet here"),
+        (["join", "127.0.0.1:1", "--dir", "f/operator"], 1, "enrolment at 127.0.0.1:1: connection refused; is"),
+        (["join", "127.0.0.1:1", "--dir", "f/operator", "--again"], 2, "say where, and with which join string"),
+        (["join", "127.0.0.1:1", "--dir", "f/operator", "--id", "bob"], 2, "say where, and with which join string"),
+        (["join", "--dir", "f/operator"], 2, "say where, and with which join string"),
         (["fleet", "operator", "add", "--home", "f"], 2, "say who, as in: edgepeer fleet operator add bob"),
         (["fleet", "rotate-ca", "--home", "f", "--finish"], 2, "no rotation is under way"),
         (["fleet", "rotate-ca", "--home", "f", "--force"], 2, "force: only with --finish"),
@@ -236,6 +259,33 @@ def test_a_fleet_is_founded_and_founded_again(founded: Run, tmp_path: Path) -> N
     (home / "operator" / "certificate.pem").unlink()  # as where power was lost
     assert founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[0] == 0
     Identity.load(home / "operator")
+
+
+def test_a_fleet_moves(founded: Run, tmp_path: Path) -> None:
+    members = [tmp_path / "f" / name for name in ("operator", "broker")]
+    certificates = [Identity.load(each).certificate for each in members]
+    code, out, err = founded("fleet", "move", "--home", "f", "--broker", "a,b:1", "--service", "a:7701")
+    assert (code, err) == (0, "")
+    assert out.startswith("fleet greenhouse: broker mqtts://a:8883,mqtts://b:1, service a:7701\n")
+    assert out.endswith("\n  edgepeer join a\n")
+    for each in members:
+        assert Identity.load(each).where.broker == ("mqtts://a:8883", "mqtts://b:1")
+        assert Identity.load(each).where.service == "a:7701"
+    assert founded("fleet", "token", "--home", "f")[1].startswith("edgepeer join a epj1-")
+    # The service need not be said where it can't have moved with the broker.
+    assert founded.json("fleet", "move", "--home", "f", "--broker", "a:2") == {
+        "fabric": "greenhouse",
+        "urls": ["mqtts://a:2"],
+        "service": "a:7701",
+        "changed": True,
+    }
+    assert not founded.json("fleet", "move", "--home", "f", "--broker", "a:2")["changed"]
+    out = founded("fleet", "move", "--home", "f", "--broker", "c", "--service", "a:7701")[1]
+    assert "edgepeer join" not in out
+    assert founded.json("fleet", "move", "--home", "f", "--broker", "d")["service"] == "a:7701"
+    assert [Identity.load(each).certificate for each in members] == certificates
+    assert "fleet move" in founded("fleet", "init", "greenhouse", "--broker", "127.0.0.1:1", "--home", "f")[2]
+    assert founded("fleet", "init", "greenhouse", "--broker", "d", "--service", "a:7701", "--home", "f")[0] == 0
 
 
 def test_tokens_are_lines_to_be_pasted(founded: Run) -> None:

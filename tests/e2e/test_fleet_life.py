@@ -215,6 +215,62 @@ async def test_a_job_that_was_left_alone_outlives_the_authority(tmp_path: Path) 
 
 
 @pytest.mark.slow
+async def test_a_fleet_moves_while_it_trains(tmp_path: Path) -> None:
+    async with Realm(tmp_path) as realm:
+        names = ["p0", "p1", "p2", "p3"]
+        for name in names:
+            await realm.join(name)
+        peers = {name: await realm.peer(name) for name in names[:3]}
+        await realm.until_in(*names[:3])
+        job = ("--trainer", "numpy", "--peers", 3, "--rounds", 1_000_000, "--eval-every", 100_000)
+        training = await realm.run("train", "--fleet", "f/operator", *job)
+        await more_rounds(training, 5)
+
+        # The broker alone: members ask the service.
+        realm.broker.signal(signal.SIGTERM)
+        assert await realm.broker.end() == 0, realm.broker.everything()
+        realm.broker_port = free_port()
+        place = f"127.0.0.1:{realm.broker_port}"
+        same = ("--service", f"127.0.0.1:{realm.service_port}")
+        assert (await realm.json("fleet", "move", "--home", "f", "--broker", place, *same))["changed"]
+        await realm.open_broker()
+        await asyncio.gather(*(peer.said(f"broker mqtts://{place}: connected again") for peer in peers.values()))
+        await more_rounds(training, 5)
+        await realm.until_in(*names[:3])
+        # One that was off meanwhile.
+        peers["p3"] = await realm.peer("p3")
+        await realm.until_in(*names)
+
+        # Both: they are told.
+        peers["p3"].signal(signal.SIGTERM)
+        assert await peers["p3"].end() == 0
+        for program in (realm.broker, realm.service):
+            program.signal(signal.SIGTERM)
+            assert await program.end() == 0, program.everything()
+        realm.broker_port, realm.service_port = free_port(), free_port()
+        place, service = (f"127.0.0.1:{port}" for port in (realm.broker_port, realm.service_port))
+        said = await realm.do("fleet", "move", "--home", "f", "--broker", place, "--service", service)
+        assert f"\n  edgepeer join {service}\n" in said
+        await realm.open_broker()
+        await realm.serve()
+        for name in names:
+            assert (await realm.json("join", service, "--dir", f"{name}/fleet"))["changed"]
+        peers["p3"] = await realm.peer("p3")
+        await realm.until_in(*names)
+        await more_rounds(training, 5)
+        await realm.join("p4")
+        await realm.peer("p4")
+        await realm.until_in(*names, "p4")
+        assert training.process.returncode is None, training.everything()
+        for name in names:
+            assert "Traceback" not in peers[name].everything()
+            rounds = [each.round for each in realm.rounds(name)]
+            assert rounds == sorted({*rounds})
+        rounds = [each.round for each in realm.rounds("p0")]
+        assert rounds == [*range(1, len(rounds) + 1)]
+
+
+@pytest.mark.slow
 async def test_models_are_fetched_from_a_fleet(tmp_path: Path) -> None:
     async with Realm(tmp_path) as realm:
         names = ["p0", "p1", "p2", "p3"]

@@ -376,6 +376,23 @@ def test_all_is_there_after_a_restart(registrar: Registrar, tmp_path: Path) -> N
         Registrar.found(tmp_path / "home", "orchard", broker=("mqtts://b:8883",), service="b:7701")
 
 
+def test_whoever_asks_after_a_move_hears_of_it(registrar: Registrar, tmp_path: Path) -> None:
+    """Also from a process that was open before, as the service's is."""
+    other = Registrar.open(tmp_path / "home")
+    try:
+        assert other.move(broker=("mqtts://c", "mqtts://d"), service="e:1")
+        assert not other.move(broker=("mqtts://c", "mqtts://d"), service="e:1")
+    finally:
+        other.close()
+    assert (registrar.broker, registrar.service) == (("mqtts://c", "mqtts://d"), "e:1")
+    granted = registrar.admit(Role.PEER, "p1", make_key().public_key())
+    for where in (granted.where, registrar.renew(granted.certificate).where, registrar.where(Role.PEER, "p1")):
+        assert (where.fabric, where.id, where.broker, where.service) == (
+            *("greenhouse", "p1"),
+            *(("mqtts://c", "mqtts://d"), "e:1"),
+        )
+
+
 def test_files_that_are_no_fleets(registrar: Registrar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="there is no fleet here"):
         Registrar.open(tmp_path / "nowhere")

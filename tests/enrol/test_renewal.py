@@ -13,6 +13,7 @@ import pytest
 from office import Office, at_its_own_port, man_in_the_middle, renew_at, until
 
 from edgepeer.enrol import client, renewal
+from edgepeer.enrol.joining import follow
 from edgepeer.enrol.registrar import Registrar
 from edgepeer.enrol.renewal import due, keep_renewed, renew_now
 from edgepeer.enrol.service import EnrolmentService
@@ -115,6 +116,85 @@ async def test_the_authority_is_rotated_under_a_member(tmp_path: Path) -> None:
         await renew_now(p1)
         assert "of before the authority was rotated" in await office.refused("p3", old)
         task.cancel()
+
+
+async def test_who_is_let_in_by_no_broker_hears_where_the_fleet_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "edgepeer")
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        certificate, there = p1.certificate, p1.where
+        told: list[tuple[str, ...]] = []
+        p1.on_change(lambda: told.append(p1.where.broker))
+        office.registrar.move(broker=("mqtts://c", "mqtts://d:1"), service=there.service)
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0))
+        p1.reached = False
+        await until(lambda: told)
+        task.cancel()
+        assert told == [("mqtts://c", "mqtts://d:1")]
+        assert Identity.load(p1.directory).where == p1.where
+        assert (p1.where.service, p1.certificate) == (there.service, certificate)
+        said = [record for record in caplog.records if record.levelno >= logging.INFO]
+        assert [record.getMessage() for record in said[-1:]] == [
+            f"the fleet has moved: broker mqtts://c,mqtts://d:1, enrolment service {there.service}"
+        ]
+        assert "p1 asks where its fleet is, and has nothing to renew" in caplog.text
+
+
+async def test_the_service_is_not_asked_by_who_has_a_broker_nor_without_end(tmp_path: Path) -> None:
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        asked: list[bytes] = []
+        renew = office.registrar.renew
+        office.registrar.renew = lambda held: (asked.append(held), renew(held))[1]  # type: ignore[method-assign]
+        looks: list[None] = []
+        p1.refresh = lambda: bool(looks.append(None))  # type: ignore[method-assign]
+        task = asyncio.create_task(keep_renewed(p1, look_s=0.001, spread_s=0))
+        for reached, questions in ((None, 0), (True, 0), (False, 1), (True, 1), (False, 2)):
+            p1.reached = reached
+            seen = len(looks)
+            await until(lambda seen=seen: len(looks) > seen + 50)
+            assert len(asked) == questions, reached
+        task.cancel()
+
+
+async def test_a_service_that_is_away_is_no_news_in_an_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+    caplog.set_level(logging.DEBUG, "edgepeer.enrol.renewal")
+    task = asyncio.create_task(keep_renewed(p1, look_s=0.01, spread_s=0))
+    p1.reached = False
+    await until(lambda: "connection refused" in caplog.text)
+    task.cancel()
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
+
+
+async def test_who_finds_its_fleet_at_the_service_of_now(tmp_path: Path) -> None:
+    async with at_its_own_port(tmp_path, lifetime_s=1000) as office:
+        p1 = await office.member("p1")
+        office.registrar.move(broker=("mqtts://c",), service="127.0.0.1:1")
+        host, port = "127.0.0.1", office.service.port
+        assert (await follow(p1.directory, host, port)).anew
+        assert not (await follow(p1.directory, host, port)).anew
+        assert Identity.load(p1.directory).where.service == "127.0.0.1:1"
+        assert p1.refresh()  # a peer that runs meanwhile
+        assert p1.where.broker == ("mqtts://c",)
+        office.registrar.evict("p1")
+        with pytest.raises(TrustError, match="peer p1 of greenhouse was evicted"):
+            await follow(p1.directory, host, port)
+        with pytest.raises(ConfigError, match="no fleet was joined there"):
+            await follow(tmp_path / "nobody", host, port)
+
+
+@pytest.mark.parametrize("broker", [("mqtt://c",), ("mqtts://c:0",), ("c",)])
+async def test_where_nobody_could_go_the_fleet_is_not(office: Office, broker: tuple[str, ...]) -> None:
+    p1 = await office.member("p1")
+    office.registrar.move(broker=broker, service="127.0.0.1:1")
+    kept = Identity.load(p1.directory).where
+    with pytest.raises(TrustError, match="says that the fleet has moved, but not where to: broker"):
+        await renew_now(p1, ("127.0.0.1", office.service.port))
+    assert p1.where == kept == Identity.load(p1.directory).where
 
 
 async def test_who_can_t_keep_a_certificate_asks_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -13,13 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiomqtt
+import msgspec
 import pytest
 import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from fabric_guests import DEADLINE_S, Broker, Guest, Invite
+from fabric_guests import DEADLINE_S, Broker, Guest, Invite, OpenGate, StartBroker
 from fleet_guests import TOPICS, as_member, liar, of, said
 from fleets import Fleet, Role
 
@@ -236,6 +238,46 @@ async def test_a_restart_is_survived(strict_broker: Broker, invite: Invite, flee
 
 
 # -- who may do what -----------------------------------------------------------------------------------------------
+
+
+async def test_members_go_where_their_fleet_goes(start_broker: StartBroker, invite: Invite, fleet: Fleet) -> None:
+    """And who was told which broker to use stays there."""
+    old, new = [await start_broker(identity=fleet.a_broker(name), operators=()) for name in ("old", "new")]
+    moves = [fleet.member("loyal")]
+    fleet.founder.broker = (old.address.url(),)
+    moves += [fleet.member("p1"), fleet.member("p2")]
+    loyal, *guests = [await invite(old.address, each.holder.id, identity=each, present=True) for each in moves]
+    assert [each.reached for each in moves] == [True] * 3
+    for each in moves:
+        each.moved(msgspec.structs.replace(each.where, broker=(new.address.url(),)))
+    for guest in guests:
+        await guest.until(lambda events: events.count(Synced()) == 2)
+        assert guest.client.broker == new.address
+    late = await invite(new.address, "late", identity=fleet.member("late"))
+    assert [PresenceSeen(of(name)) in late.events for name in ("p1", "p2", "loyal")] == [True, True, False]
+    assert (loyal.client.broker, loyal.client.connected_now) == (old.address, True)
+    assert [each.reached for each in moves] == [True] * 3
+
+
+async def test_who_finds_no_broker_goes_where_its_fleet_has_gone(
+    start_broker: StartBroker, open_gate: OpenGate, invite: Invite, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = await open_gate((await start_broker(identity=fleet.a_broker("old"), operators=())).address)
+    old = dataclasses.replace(gate.address, tls=True)
+    new = await start_broker(identity=fleet.a_broker("new"), operators=())
+    fleet.founder.broker = (old.url(),)
+    p1 = fleet.member("p1")
+    guest = await invite(old, "p1", identity=p1)
+    await gate.shut()
+    await guest.until(lambda events: any(isinstance(event, Disconnected) for event in events))
+    assert p1.reached is False
+    p1.moved(msgspec.structs.replace(p1.where, broker=("mqtt://written.by.hand",)))
+    await asyncio.sleep(0)  # it is told
+    p1.moved(msgspec.structs.replace(p1.where, broker=(new.address.url(),)))
+    await guest.until(lambda events: events.count(Synced()) == 2)
+    assert guest.client.broker == new.address
+    assert p1.reached
+    assert f"{p1.directory}: says no broker that can be used: staying with {old}" in caplog.text
 
 
 async def test_what_a_member_may_not_write_never_arrives(strict_broker: Broker, invite: Invite, fleet: Fleet) -> None:

@@ -4,9 +4,11 @@ founding.py   init
 admitting.py  token, operator add
 listing.py    list
 changing.py   evict, rotate-ca
+moving.py     move
 serving.py    serve
 telling.py    how the fleet hears of what has changed
 home.py       the authority on this machine, for all of them
+places.py     where broker and service are, as init and move are told
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from edgepeer.cli.fleet.admitting import OPERATOR, TOKEN
 from edgepeer.cli.fleet.changing import EVICT, ROTATE
 from edgepeer.cli.fleet.founding import INIT
 from edgepeer.cli.fleet.listing import LIST
+from edgepeer.cli.fleet.moving import MOVE
 from edgepeer.cli.fleet.serving import SERVE
 from edgepeer.cli.verb import Verb
 
 __all__ = ["VERBS", "command"]
 
-VERBS: Final[tuple[Verb[Any], ...]] = (INIT, TOKEN, LIST, EVICT, OPERATOR, ROTATE, SERVE)
+VERBS: Final[tuple[Verb[Any], ...]] = (INIT, TOKEN, LIST, EVICT, MOVE, OPERATOR, ROTATE, SERVE)
 _ARGUMENTS: Final = {("fleet-init", "name"), ("fleet-evict", "member"), ("fleet-operator-add", "name")}
 
 

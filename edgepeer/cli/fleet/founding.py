@@ -7,11 +7,10 @@ import re
 from typing import Final
 
 from edgepeer.cli.fleet.home import home_of, needs, print_json
+from edgepeer.cli.fleet.places import places_of, service_at, urls_of
 from edgepeer.cli.verb import Verb
 from edgepeer.errors import ConfigError, TrustError
-from edgepeer.printable import printable
 from edgepeer.settings import FleetInitSettings, FleetSettings
-from edgepeer.sockets import format_place, host_and_port
 
 __all__ = ["INIT"]
 
@@ -20,21 +19,16 @@ _DAY_S: Final = 86400.0
 
 def init(settings: FleetInitSettings) -> int:
     """Found a fleet: its authority, its broker's and its first operator's certificates."""
-    from edgepeer.enrol.places import BROKER_PORT, SERVICE_PORT
+    from edgepeer.enrol.places import SERVICE_PORT
 
     if settings.name is None or settings.broker is None:
         raise ConfigError(
             "say how it is called and where devices find its broker, as in: edgepeer fleet init greenhouse --broker "
             "raspberrypi.local"
         )
-    given = [re.sub(r"^mqtts://|/$", "", each.strip()) for each in settings.broker.split(",")]
-    if (plain := next((each for each in given if "://" in each), None)) is not None:
-        raise ConfigError(f"broker = {printable(plain)}: must be a host, host:port, or mqtts://host:port")
-    brokers = [host_and_port(each, BROKER_PORT, "broker") for each in given]
-    urls = tuple(f"mqtts://{format_place(*place)}" for place in brokers)
-    place = settings.service or format_place(brokers[0][0], SERVICE_PORT)
-    host, service_port = host_and_port(place, SERVICE_PORT, "service")
-    service = format_place(host, service_port)
+    brokers = places_of(settings.broker)
+    urls = urls_of(brokers)
+    service, service_port = service_at(settings.service or brokers[0][0])
     with needs():
         from edgepeer.enrol.household import Household
         from edgepeer.enrol.registrar import Registrar
